@@ -1,0 +1,397 @@
+"""The one configuration tree: frozen dataclasses, read from TOML, presets and ``--set key=value``.
+
+Guarantees: an unknown key or a value of the wrong type is a ``ConfigError`` that names the key, where it came from and the
+nearest valid key; the resolved tree is plain TOML (``to_toml``) and its digest names the run's configuration; every value
+knows where it came from (``Resolved.origins``).
+
+The values here are the defaults of the library; presets (``t1actors/presets/*.toml``) say what differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import blake3
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used: says which key, where it was written, and what would be right."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    seed: int = 0
+    log_durability: Literal["machine", "process"] = "machine"
+    restart_budget: int = 20
+    """Restarts of one actor, within ten minutes, before the run gives up."""
+    backoff_s: float = 0.1
+    backoff_max_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    policy: str = "builtin:demo"
+    """A Hugging Face folder, or ``builtin:NAME`` for a warm start shipped with the package."""
+    critic: str = "policy"
+    """Where the critic's weights come from: ``policy`` (the policy's trunk, a zero value head), or a critic folder."""
+    train_dtype: Literal["float32", "bfloat16"] = "float32"
+    sampler_dtype: Literal["float32", "bfloat16"] = "float32"
+    experts: Literal["grouped_mm", "eager"] = "grouped_mm"
+
+
+@dataclass(frozen=True)
+class TasksConfig:
+    source: str = "builtin"
+    """``builtin`` (the 13 procedural families) or a directory of Harbor-layout tasks."""
+    levels: tuple[int, ...] = (1, 2, 3)
+    train_count: int = 2048
+    heldout_per_level: int = 40
+    train_seed: int = 100_000_000
+    heldout_seed: int = 50_000_000
+    warmup_seed: int = 70_000_000
+    warmup_count: int = 512
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    warmup_steps: int = 0
+    recalibrate_steps: int = 4
+    train_steps: int = 36
+    evaluate: bool = True
+    """Held-out evaluation at temperature 1 before and after training, and a greedy one before."""
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    batch_size: int = 96
+    oversample: float = 0.09375
+    temperature: float = 1.0
+    turn_limit: int = 12
+    turn_slack: int = 0
+    """When positive, a built-in task's turn limit is its number of sub-goals plus this; never above ``turn_limit``."""
+    max_new_tokens: int = 40
+    max_ids: int = 640
+    observation_chars: int = 60
+    sampler_replicas: int = 1
+    max_live_sequences: int = 128
+    trial_deadline_s: float = 5400.0
+    agent_deadline_s: float = 3600.0
+    command_deadline_s: float = 5.0
+    on_batch_short: Literal["continue", "stop"] = "continue"
+
+
+@dataclass(frozen=True)
+class SandboxConfig:
+    backend: Literal["namespaces"] = "namespaces"
+    rate_per_s: float = 100.0
+    burst: int = 32
+    max_live: int = 128
+    create_deadline_s: float = 30.0
+    lease_s: float = 120.0
+    memory_mb: int = 256
+    disk_mb: int = 64
+    processes: int = 64
+    output_bytes: int = 65_536
+    host_base: bool = False
+    """Let the allow-listed host root stand in for a task's ``FROM`` image. Opt-in, recorded in SandboxReady."""
+
+
+@dataclass(frozen=True)
+class VerifyConfig:
+    deadline_s: float = 900.0
+    parallel: int = 8
+    reward_scale: float = 20.0
+    """S of r = P / S, fixed for the whole run (T1 section 8)."""
+
+
+@dataclass(frozen=True)
+class CriticConfig:
+    learning_rate: float = 1.5e-5
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.1
+    epochs: int = 1
+    minibatches: int = 1
+    value_clip: float = 0.2
+    """0 turns the clip off."""
+    loss_scale: float = 1.0
+    gradient_clip: float = 1.0
+    rate_warmup_updates: int = 0
+
+
+@dataclass(frozen=True)
+class ActorConfig:
+    learning_rate: float = 1e-6
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.1
+    epochs: int = 1
+    minibatches: int = 1
+    clip: float = 0.2
+    whiten_advantages: bool = False
+    gradient_clip: float = 1.0
+    rate_warmup_updates: int = 0
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    gamma: float = 1.0
+    lam: float = 1.0
+    snapshot_every: int = 4
+    micro_batch_ids: int = 8192
+    """Most ids in one forward and backward pass; bounds memory, fixed for the run because it decides bytes."""
+    replay_routing: bool = True
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    actor: ActorConfig = field(default_factory=ActorConfig)
+
+
+@dataclass(frozen=True)
+class Config:
+    run: RunConfig = field(default_factory=RunConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    tasks: TasksConfig = field(default_factory=TasksConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    verify: VerifyConfig = field(default_factory=VerifyConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    @property
+    def launched_per_step(self) -> int:
+        """ceil((1 + s) B): the trials launched for a batch of B (T1 section 1)."""
+        return math.ceil((1 + self.rollout.oversample) * self.rollout.batch_size)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration and, for every dotted key, where its value came from ("default", "preset demo", "run.toml",
+    "--set")."""
+
+    config: Config
+    origins: Mapping[str, str]
+
+
+def preset_names() -> list[str]:
+    return sorted(
+        p.name.removesuffix(".toml") for p in resources.files("t1actors").joinpath("presets").iterdir() if p.name.endswith(".toml")
+    )
+
+
+def resolve(*, preset: str | None = None, file: Path | None = None, sets: Sequence[str] = ()) -> Resolved:
+    """Defaults, then the preset, then the file, then ``key=value`` sets; the last one that names a key wins.
+
+    Raises:
+        ConfigError: unknown preset or key, wrong type, unreadable TOML, or values that contradict each other.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {key: "default" for key, _ in _leaves(Config)}
+    layers: list[tuple[str, Mapping[str, Any]]] = []
+    if preset is not None:
+        if preset not in preset_names():
+            raise ConfigError(f"no preset {preset!r}{_nearest(preset, preset_names())}; presets: {', '.join(preset_names())}")
+        text = resources.files("t1actors").joinpath("presets", f"{preset}.toml").read_text()
+        layers.append((f"preset {preset}", tomllib.loads(text)))
+    if file is not None:
+        try:
+            layers.append((str(file), tomllib.loads(file.read_text())))
+        except FileNotFoundError as error:
+            raise ConfigError(f"no configuration file {file}; write one from `t1 config show --preset demo`") from error
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{file}: not TOML: {error}") from error
+    for text in sets:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {text}: expected key=value, as in --set train.actor.clip=0.1")
+        layers.append(("--set", _nest(key.strip(), _parse_scalar(value.strip()))))
+    for origin, tree in layers:
+        for key, value in _flatten(tree):
+            _check_key(key, origin)
+            values[key] = value
+            origins[key] = origin
+    config = _build(Config, "", values, origins)
+    _validate(config)
+    return Resolved(config, origins)
+
+
+def from_toml(text: str, *, origin: str = "configuration") -> Config:
+    """The configuration in ``text`` (what ``to_toml`` wrote). Raises ``ConfigError``."""
+    values = dict(_flatten(tomllib.loads(text)))
+    for key in values:
+        _check_key(key, origin)
+    config = _build(Config, "", values, dict.fromkeys(values, origin))
+    _validate(config)
+    return config
+
+
+def to_toml(config: Config, origins: Mapping[str, str] | None = None) -> str:
+    """The whole tree as TOML, deterministic; with ``origins`` each line says where its value came from."""
+    lines: list[str] = []
+
+    def section(node: Any, path: str) -> None:
+        plain = [(f.name, getattr(node, f.name)) for f in dataclasses.fields(node)]
+        if path:
+            lines.append(f"\n[{path}]")
+        for name, value in plain:
+            if not dataclasses.is_dataclass(value):
+                key = f"{path}.{name}" if path else name
+                note = f"  # {origins[key]}" if origins is not None else ""
+                lines.append(f"{name} = {_toml_value(value)}{note}")
+        for name, value in plain:
+            if dataclasses.is_dataclass(value):
+                section(value, f"{path}.{name}" if path else name)
+
+    section(config, "")
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def digest(config: Config) -> str:
+    """blake3 of the configuration's TOML."""
+    return blake3.blake3(to_toml(config).encode()).hexdigest()
+
+
+# --- helpers ------------------------------------------------------------------------------------------------------------
+
+
+def _leaves(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    hints = typing.get_type_hints(cls)
+    for f in dataclasses.fields(cls):
+        hint = hints[f.name]
+        if dataclasses.is_dataclass(hint):
+            yield from _leaves(cast(type, hint), f"{prefix}{f.name}.")
+        else:
+            yield f"{prefix}{f.name}", hint
+
+
+def _nearest(word: str, choices: Sequence[str]) -> str:
+    found = difflib.get_close_matches(word, choices, n=1, cutoff=0.4)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def _check_key(key: str, origin: str) -> None:
+    known = [k for k, _ in _leaves(Config)]
+    if key in known:
+        return
+    if any(k.startswith(key + ".") for k in known):
+        raise ConfigError(f"{origin}: {key} is a section, not a value; its keys: {', '.join(k for k in known if k.startswith(key + '.'))}")
+    tails = {k.rsplit(".", 1)[1]: k for k in reversed(known)}
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    if not near:
+        near = [tails[t] for t in difflib.get_close_matches(key.rsplit(".", 1)[-1], list(tails), n=1, cutoff=0.5)]
+    raise ConfigError(f"{origin}: unknown key {key}" + (f"; did you mean {near[0]}?" if near else "; `t1 config show` lists all keys"))
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(cast("Mapping[str, Any]", value), f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _nest(key: str, value: Any) -> Mapping[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value
+
+
+def _parse_scalar(text: str) -> Any:
+    """``--set`` values are TOML; a bare word is a string."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _build(cls: type, path: str, values: Mapping[str, Any], origins: Mapping[str, str]) -> Any:
+    hints = typing.get_type_hints(cls)
+    arguments: dict[str, Any] = {}
+    for f in dataclasses.fields(cls):
+        key = f"{path}{f.name}"
+        hint = hints[f.name]
+        if dataclasses.is_dataclass(hint):
+            arguments[f.name] = _build(cast(type, hint), key + ".", values, origins)
+        elif key in values:
+            arguments[f.name] = _convert(values[key], hint, key, origins.get(key, ""))
+    return cls(**arguments)
+
+
+def _convert(value: Any, hint: Any, key: str, origin: str) -> Any:
+    kind = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
+
+    def wrong(expected: str) -> ConfigError:
+        return ConfigError(f"{origin}: {key} = {value!r}: expected {expected}, got {type(value).__name__}")
+
+    if kind is Literal:
+        if value not in arguments:
+            raise ConfigError(f"{origin}: {key} = {value!r}: must be one of {', '.join(map(repr, arguments))}" + _nearest(str(value), [str(a) for a in arguments]))
+        return value
+    if kind in (types.UnionType, typing.Union):
+        return value if value is None else _convert(value, next(a for a in arguments if a is not type(None)), key, origin)
+    if kind is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise wrong("a list")
+        items = cast("Sequence[Any]", value)
+        if arguments[-1] is not Ellipsis and len(items) != len(arguments):
+            raise ConfigError(f"{origin}: {key} = {list(items)!r}: expected {len(arguments)} values")
+        return tuple(_convert(item, arguments[0], key, origin) for item in items)
+    if hint is bool:
+        if not isinstance(value, bool):
+            raise wrong("true or false")
+        return value
+    if hint is float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise wrong("a number")
+        if not math.isfinite(value):
+            raise wrong("a finite number")
+        return float(value)
+    if hint is int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise wrong("an integer")
+        return value
+    if not isinstance(value, str):
+        raise wrong("a string")
+    return value
+
+
+def _validate(config: Config) -> None:
+    def need(condition: bool, message: str) -> None:
+        if not condition:
+            raise ConfigError(message)
+
+    r, t = config.rollout, config.train
+    need(r.batch_size >= 1, f"rollout.batch_size = {r.batch_size}: must be at least 1")
+    need(r.oversample >= 0, f"rollout.oversample = {r.oversample}: must not be negative")
+    need(r.temperature > 0, f"rollout.temperature = {r.temperature}: training samples need a temperature above 0")
+    need(r.max_new_tokens >= 1, f"rollout.max_new_tokens = {r.max_new_tokens}: must be at least 1")
+    need(r.max_ids > r.max_new_tokens, f"rollout.max_ids = {r.max_ids}: must exceed rollout.max_new_tokens = {r.max_new_tokens}")
+    need(r.sampler_replicas >= 1, f"rollout.sampler_replicas = {r.sampler_replicas}: must be at least 1")
+    need(config.verify.reward_scale > 0, f"verify.reward_scale = {config.verify.reward_scale}: must be positive")
+    need(config.sandbox.rate_per_s > 0, f"sandbox.rate_per_s = {config.sandbox.rate_per_s}: must be positive")
+    need(config.sandbox.burst >= 1, f"sandbox.burst = {config.sandbox.burst}: must be at least 1")
+    need(config.sandbox.max_live >= 1, f"sandbox.max_live = {config.sandbox.max_live}: must be at least 1")
+    need(0 <= t.gamma <= 1 and 0 <= t.lam <= 1, f"train.gamma = {t.gamma}, train.lam = {t.lam}: both must lie in [0, 1]")
+    need(t.snapshot_every >= 1, f"train.snapshot_every = {t.snapshot_every}: must be at least 1")
+    need(len(config.tasks.levels) > 0, "tasks.levels: at least one level")
+    for name, part in (("actor", t.actor), ("critic", t.critic)):
+        need(part.minibatches >= 1 and part.epochs >= 1, f"train.{name}: epochs and minibatches must be at least 1")
+        need(part.minibatches <= r.batch_size, f"train.{name}.minibatches = {part.minibatches}: more than rollout.batch_size")
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml_value(v) for v in cast("tuple[Any, ...]", value)) + "]"
+    return repr(value)

@@ -1,0 +1,539 @@
+"""Every event of the system, in one file.
+
+An event is a fact, named subject + past participle, written once to the journal of the actor that states it. All are
+msgspec Structs encoded as plain MessagePack maps: the field ``kind`` names the event, ``v`` its version. New fields must
+have defaults; readers ignore unknown fields and carry unknown kinds as raw bytes.
+
+Guarantees kept here: encoding is deterministic (field order is declaration order), a decoded event equals the encoded
+one, and no event carries a wall clock of its own (times live in the commit head, durations in seconds).
+
+Shapes: N ids of a chunk, R = N - 1 routing rows, L mixture-of-experts layers, K experts per token.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Union
+
+import msgspec
+
+INLINE_LIMIT_BYTES = 16 * 1024
+"""Payloads below this ride in the event; larger ones are blobs."""
+
+Purpose = Literal["warmup", "recalibrate", "train", "evaluate"]
+EpisodeEnd = Literal["submitted", "turn_limit", "token_limit", "turn_truncated", "deadline", "sandbox_limit"]
+Outcome = Literal["graded", "verifier_crash", "no_report", "partial_report", "verifier_timeout", "infra"]
+EffectStatus = Literal["done", "failed", "cancelled", "deadline"]
+BoundaryCase = Literal["STRICT", "NORMALIZED", "RETOKENIZED", "SPLIT"]
+
+
+class Payload(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes by content: ``digest`` is the blake3 hex of the bytes; ``inline`` holds them when they are small, else the
+    blob store does."""
+
+    digest: str
+    size_bytes: int
+    inline: bytes | None = None
+
+
+class Tensor(msgspec.Struct, frozen=True, kw_only=True):
+    """A C-order little-endian tensor; dtype is a numpy name ("uint8", "float32"); the shape is stated, never inferred."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: Payload
+
+
+class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """Sampled tokens [start, end) of one turn came from weights ``version`` (content digest)."""
+
+    version: str
+    start: int
+    end: int
+
+
+class TrialSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt at a task. ``index`` orders the batch; ``trial`` is unique in the run; ``seed`` seeds sampling."""
+
+    trial: str
+    index: int
+    task: str
+    seed: int
+    turn_limit: int
+
+
+class Isolation(msgspec.Struct, frozen=True, kw_only=True):
+    """What really holds a sandbox, not what was asked for."""
+
+    backend: str
+    namespaces: tuple[str, ...] = ()
+    uid_map: str = ""
+    limits: tuple[str, ...] = ()
+    base: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+class OutputChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of terminal output, ``at_s`` seconds after its command started."""
+
+    at_s: float
+    data: str
+
+
+class AssertionResult(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    passed: bool
+
+
+class BatchItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A trial of a sealed batch: its trajectory record by content digest and its raw reward P / S."""
+
+    trial: str
+    index: int
+    trajectory_digest: str
+    reward: float
+
+
+class Boundary(msgspec.Struct, frozen=True, kw_only=True):
+    """How turn ``turn`` was joined to what came before (T1 section 3); ``s`` and ``u`` are the NORMALIZED edges."""
+
+    turn: int
+    case: BoundaryCase
+    s: int = 0
+    u: int = 0
+    audited: bool = True
+
+
+class LossByGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Trials of a group (a family or a length class) launched and lost in a step."""
+
+    group: str
+    launched: int
+    lost: int
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=True):
+    v: int = 1
+
+
+# --- runtime: any actor's journal ---------------------------------------------------------------------------------------
+
+
+class EffectIntended(Event, frozen=True, kw_only=True):
+    """Durable before the effect is performed. ``key`` says what is done, never where; ``effect`` is its MessagePack."""
+
+    key: str
+    effect_kind: str
+    effect: bytes
+    deadline_s: float | None = None
+    expected_total: float | None = None
+    unit: str = ""
+
+
+class EffectFinished(Event, frozen=True, kw_only=True):
+    """Follows the effect's result events in the same frame. ``phases`` are seconds of each sub-phase."""
+
+    key: str
+    status: EffectStatus
+    seconds: float
+    attempt: int = 1
+    phases: dict[str, float] = {}
+    error: str = ""
+
+
+class TimerFired(Event, frozen=True, kw_only=True):
+    key: str
+    due_s: float
+
+
+class ProgressReported(Event, frozen=True, kw_only=True):
+    """A long effect's progress; ``done`` of ``total`` in ``unit``."""
+
+    key: str
+    done: float
+    total: float
+    unit: str
+
+
+# --- supervisor ---------------------------------------------------------------------------------------------------------
+
+
+class RunStarted(Event, frozen=True, kw_only=True):
+    run: str
+    config_digest: str
+    config_toml: str
+    code_version: str
+    environment: dict[str, str]
+    resumed: bool = False
+
+
+class ActorStarted(Event, frozen=True, kw_only=True):
+    """The only way a journal becomes known to readers."""
+
+    actor: str
+    journal: str
+    epoch: int
+    pid: int
+
+
+class ActorReady(Event, frozen=True, kw_only=True):
+    actor: str
+    epoch: int
+    seconds: float
+    rss_bytes: int = 0
+
+
+class ActorStopped(Event, frozen=True, kw_only=True):
+    actor: str
+    epoch: int
+    exit_code: int
+    reason: str
+
+
+class ReplicaReclaimed(Event, frozen=True, kw_only=True):
+    replica: str
+    reason: str
+
+
+class RunStopped(Event, frozen=True, kw_only=True):
+    reason: str
+
+
+# --- publisher ----------------------------------------------------------------------------------------------------------
+
+
+class StepOpened(Event, frozen=True, kw_only=True):
+    step: int
+    purpose: Purpose
+    version: str
+    version_index: int
+    batch_size: int
+    temperature: float
+    trials: tuple[TrialSpec, ...]
+
+
+class BarrierOpened(Event, frozen=True, kw_only=True):
+    """The barrier after ``step``: samplers must answer GenerationQuiesced."""
+
+    step: int
+
+
+class WeightsOffered(Event, frozen=True, kw_only=True):
+    step: int
+    digest: str
+    weights: Payload
+
+
+class WeightsPublished(Event, frozen=True, kw_only=True):
+    """``version`` is the content digest of the canonical weights. In one frame with the StepOpened that uses it."""
+
+    version: str
+    version_index: int
+    size_bytes: int
+    seconds: float
+
+
+class RunFinished(Event, frozen=True, kw_only=True):
+    steps: int
+    version: str
+
+
+class RunFailed(Event, frozen=True, kw_only=True):
+    step: int
+    reason: str
+
+
+# --- sandbox pool -------------------------------------------------------------------------------------------------------
+
+
+class SandboxRequested(Event, frozen=True, kw_only=True):
+    trial: str
+    task: str
+    task_digest: str
+
+
+class SandboxReady(Event, frozen=True, kw_only=True):
+    trial: str
+    instruction: str
+    isolation: Isolation
+    token_wait_s: float
+    slot_wait_s: float
+    image_wait_s: float
+    create_s: float
+
+
+class TurnExecuted(Event, frozen=True, kw_only=True):
+    """``observation`` is what the model is shown; ``output`` the timed raw chunks it was made from."""
+
+    trial: str
+    turn: int
+    observation: str
+    exit_code: int
+    seconds: float
+    output: tuple[OutputChunk, ...] = ()
+    truncated_bytes: int = 0
+    timed_out: bool = False
+    shell_restarted: bool = False
+    limit_hit: str = ""
+
+
+class SandboxSealed(Event, frozen=True, kw_only=True):
+    """Every process of the trial is dead; ``layer`` is the canonical archive of what it left in its writable layer."""
+
+    trial: str
+    task: str
+    layer: Payload
+    seconds: float
+
+
+class SandboxReclaimed(Event, frozen=True, kw_only=True):
+    trial: str
+    seconds: float
+
+
+class TrialFailed(Event, frozen=True, kw_only=True):
+    """Infrastructure failed this trial: it is unmeasured, never a reward."""
+
+    trial: str
+    cause: str
+    detail: str = ""
+
+
+# --- sampler ------------------------------------------------------------------------------------------------------------
+
+
+class TurnSampled(Event, frozen=True, kw_only=True):
+    """One model call. The trial's stream grows by ``context_ids`` (unsampled: prompt, observation, glue) and then
+    ``sampled_ids``. ``routing`` holds the rows for the predicting positions that this call added: over a trial they sum
+    to N - 1. ``logprobs`` are the sampler's, float32, one per sampled id, at ``temperature``."""
+
+    trial: str
+    turn: int
+    context_ids: tuple[int, ...]
+    sampled_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    routing: Tensor
+    versions: tuple[VersionSpan, ...]
+    temperature: float
+    finish: Literal["stop", "length"]
+    command: str
+    canonical: bool
+    entropy_mean: float = 0.0
+    replica: str = ""
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+
+class EpisodeEnded(Event, frozen=True, kw_only=True):
+    trial: str
+    reason: EpisodeEnd
+    turns: int
+
+
+class GenerationQuiesced(Event, frozen=True, kw_only=True):
+    step: int
+    replica: str
+
+
+class WeightsLoaded(Event, frozen=True, kw_only=True):
+    step: int
+    replica: str
+    digest: str
+    seconds: float
+
+
+class RewardReported(Event, frozen=True, kw_only=True):
+    """A foreign harness's own reward: once, finite."""
+
+    trial: str
+    reward: float
+
+
+# --- verifier -----------------------------------------------------------------------------------------------------------
+
+
+class Graded(Event, frozen=True, kw_only=True):
+    """Only outcome "graded" has a reward; every other outcome leaves the trial unmeasured."""
+
+    trial: str
+    task: str
+    outcome: Outcome
+    assertions: tuple[AssertionResult, ...]
+    passed: int
+    expected: int
+    reward: float | None
+    layer_digest: str
+    tests_digest: str
+    tools_digest: str
+    isolation: Isolation
+    seconds: float
+    detail: str = ""
+
+
+# --- assembler ----------------------------------------------------------------------------------------------------------
+
+
+class TrajectoryAssembled(Event, frozen=True, kw_only=True):
+    """``record`` is the MessagePack of a ``tito.record.TrajectoryRecord``: ids, mask, log-probs, routing, versions."""
+
+    trial: str
+    step: int
+    index: int
+    task: str
+    record: Payload
+    reward: float
+    ids: int
+    sampled: int
+    turns: int
+    chunks: int
+    boundaries: tuple[Boundary, ...]
+    drift_in_loss: int
+    non_canonical_turns: int
+    end_reason: EpisodeEnd
+
+
+class TrialReplaced(Event, frozen=True, kw_only=True):
+    """A failed or unmeasured trial's place is taken by ``replacement``: same task, new index."""
+
+    step: int
+    failed: str
+    cause: str
+    replacement: TrialSpec
+
+
+class TrialCancelled(Event, frozen=True, kw_only=True):
+    trial: str
+    step: int
+    cause: str
+
+
+class BatchSealed(Event, frozen=True, kw_only=True):
+    """``items`` are in trial-index order; ``digest`` is blake3 over their trajectory digests and rewards."""
+
+    step: int
+    purpose: Purpose
+    items: tuple[BatchItem, ...]
+    digest: str
+    launched: int
+    failed: int
+    cancelled: int
+    lost_by_family: tuple[LossByGroup, ...] = ()
+    lost_by_length: tuple[LossByGroup, ...] = ()
+
+
+class BatchShort(Event, frozen=True, kw_only=True):
+    step: int
+    wanted: int
+    possible: int
+    causes: dict[str, int]
+
+
+# --- critic -------------------------------------------------------------------------------------------------------------
+
+
+class ValuesEstimated(Event, frozen=True, kw_only=True):
+    """``values`` is float32 over the batch's sampled tokens, trials in index order: V_old, before the critic's update."""
+
+    step: int
+    values: Tensor
+    values_digest: str
+    explained_variance: float
+    seconds: float
+
+
+class CriticUpdated(Event, frozen=True, kw_only=True):
+    step: int
+    weights_before: str
+    weights_after: str
+    optimizer_after: str
+    loss: float
+    loss_digest: str
+    gradient_digest: str
+    gradient_norm: float
+    explained_variance: float
+    state: Payload
+    snapshot: bool
+    seconds: float
+    phases: dict[str, float] = {}
+
+
+# --- actor --------------------------------------------------------------------------------------------------------------
+
+
+class ActorUpdated(Event, frozen=True, kw_only=True):
+    """The gap at the step's start, in its two parts (T1 section 5), mean and largest over sampled tokens. ``tokens`` is
+    a float32 blob per sampled token: behaviour log-prob, current log-prob, advantage, value, clip flag; a cache for
+    people: replay never reads it."""
+
+    step: int
+    weights_before: str
+    weights_after: str
+    optimizer_after: str
+    behaviour_version: str
+    staleness: int
+    weights: Payload
+    state: Payload
+    snapshot: bool
+    old_logprobs_digest: str
+    loss: float
+    loss_digest: str
+    gradient_digest: str
+    gradient_norm: float
+    gap_mean: float
+    gap_max: float
+    engine_gap_mean: float
+    engine_gap_max: float
+    policy_movement_mean: float
+    policy_movement_max: float
+    ratio_mean: float
+    ratio_max: float
+    clip_share: float
+    kl: float
+    entropy: float
+    tokens: Tensor
+    seconds: float
+    phases: dict[str, float] = {}
+
+
+AnyEvent = Union[
+    EffectIntended, EffectFinished, TimerFired, ProgressReported,
+    RunStarted, ActorStarted, ActorReady, ActorStopped, ReplicaReclaimed, RunStopped,
+    StepOpened, BarrierOpened, WeightsOffered, WeightsPublished, RunFinished, RunFailed,
+    SandboxRequested, SandboxReady, TurnExecuted, SandboxSealed, SandboxReclaimed, TrialFailed,
+    TurnSampled, EpisodeEnded, GenerationQuiesced, WeightsLoaded, RewardReported,
+    Graded, TrajectoryAssembled, TrialReplaced, TrialCancelled, BatchSealed, BatchShort,
+    ValuesEstimated, CriticUpdated, ActorUpdated,
+]  # fmt: skip
+
+
+class UnknownEvent(msgspec.Struct, frozen=True):
+    """An event of a kind this version does not know, carried as it was written."""
+
+    kind: str
+    raw: bytes
+
+
+class _Envelope(msgspec.Struct):
+    kind: str
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyEvent)
+_envelope = msgspec.msgpack.Decoder(_Envelope)
+_kinds = frozenset(t.__name__ for t in AnyEvent.__args__)
+
+
+def encode(event: AnyEvent | UnknownEvent) -> bytes:
+    """The event's MessagePack bytes."""
+    return event.raw if isinstance(event, UnknownEvent) else _encoder.encode(event)
+
+
+def decode(raw: bytes | memoryview) -> AnyEvent | UnknownEvent:
+    """The event in ``raw``. Raises ``msgspec.ValidationError`` (with the field's path) when a known kind is malformed."""
+    try:
+        return _decoder.decode(raw)
+    except msgspec.ValidationError:
+        kind = _envelope.decode(raw).kind
+        if kind in _kinds:
+            raise
+        return UnknownEvent(kind, bytes(raw))
