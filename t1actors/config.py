@@ -181,7 +181,9 @@ class Resolved:
 
 def preset_names() -> list[str]:
     return sorted(
-        p.name.removesuffix(".toml") for p in resources.files("t1actors").joinpath("presets").iterdir() if p.name.endswith(".toml")
+        p.name.removesuffix(".toml")
+        for p in resources.files("t1actors").joinpath("presets").iterdir()
+        if p.name.endswith(".toml")
     )
 
 
@@ -196,7 +198,9 @@ def resolve(*, preset: str | None = None, file: Path | None = None, sets: Sequen
     layers: list[tuple[str, Mapping[str, Any]]] = []
     if preset is not None:
         if preset not in preset_names():
-            raise ConfigError(f"no preset {preset!r}{_nearest(preset, preset_names())}; presets: {', '.join(preset_names())}")
+            raise ConfigError(
+                f"no preset {preset!r}{_nearest(preset, preset_names())}; presets: {', '.join(preset_names())}"
+            )
         text = resources.files("t1actors").joinpath("presets", f"{preset}.toml").read_text()
         layers.append((f"preset {preset}", tomllib.loads(text)))
     if file is not None:
@@ -280,12 +284,16 @@ def _check_key(key: str, origin: str) -> None:
     if key in known:
         return
     if any(k.startswith(key + ".") for k in known):
-        raise ConfigError(f"{origin}: {key} is a section, not a value; its keys: {', '.join(k for k in known if k.startswith(key + '.'))}")
+        raise ConfigError(
+            f"{origin}: {key} is a section, not a value; its keys: {', '.join(k for k in known if k.startswith(key + '.'))}"
+        )
     tails = {k.rsplit(".", 1)[1]: k for k in reversed(known)}
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     if not near:
         near = [tails[t] for t in difflib.get_close_matches(key.rsplit(".", 1)[-1], list(tails), n=1, cutoff=0.5)]
-    raise ConfigError(f"{origin}: unknown key {key}" + (f"; did you mean {near[0]}?" if near else "; `t1 config show` lists all keys"))
+    raise ConfigError(
+        f"{origin}: unknown key {key}" + (f"; did you mean {near[0]}?" if near else "; `t1 config show` lists all keys")
+    )
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -332,10 +340,15 @@ def _convert(value: Any, hint: Any, key: str, origin: str) -> Any:
 
     if kind is Literal:
         if value not in arguments:
-            raise ConfigError(f"{origin}: {key} = {value!r}: must be one of {', '.join(map(repr, arguments))}" + _nearest(str(value), [str(a) for a in arguments]))
+            raise ConfigError(
+                f"{origin}: {key} = {value!r}: must be one of {', '.join(map(repr, arguments))}"
+                + _nearest(str(value), [str(a) for a in arguments])
+            )
         return value
     if kind in (types.UnionType, typing.Union):
-        return value if value is None else _convert(value, next(a for a in arguments if a is not type(None)), key, origin)
+        return (
+            value if value is None else _convert(value, next(a for a in arguments if a is not type(None)), key, origin)
+        )
     if kind is tuple:
         if not isinstance(value, (list, tuple)):
             raise wrong("a list")
@@ -372,18 +385,26 @@ def _validate(config: Config) -> None:
     need(r.oversample >= 0, f"rollout.oversample = {r.oversample}: must not be negative")
     need(r.temperature > 0, f"rollout.temperature = {r.temperature}: training samples need a temperature above 0")
     need(r.max_new_tokens >= 1, f"rollout.max_new_tokens = {r.max_new_tokens}: must be at least 1")
-    need(r.max_ids > r.max_new_tokens, f"rollout.max_ids = {r.max_ids}: must exceed rollout.max_new_tokens = {r.max_new_tokens}")
+    need(
+        r.max_ids > r.max_new_tokens,
+        f"rollout.max_ids = {r.max_ids}: must exceed rollout.max_new_tokens = {r.max_new_tokens}",
+    )
     need(r.sampler_replicas >= 1, f"rollout.sampler_replicas = {r.sampler_replicas}: must be at least 1")
     need(config.verify.reward_scale > 0, f"verify.reward_scale = {config.verify.reward_scale}: must be positive")
     need(config.sandbox.rate_per_s > 0, f"sandbox.rate_per_s = {config.sandbox.rate_per_s}: must be positive")
     need(config.sandbox.burst >= 1, f"sandbox.burst = {config.sandbox.burst}: must be at least 1")
     need(config.sandbox.max_live >= 1, f"sandbox.max_live = {config.sandbox.max_live}: must be at least 1")
-    need(0 <= t.gamma <= 1 and 0 <= t.lam <= 1, f"train.gamma = {t.gamma}, train.lam = {t.lam}: both must lie in [0, 1]")
+    need(
+        0 <= t.gamma <= 1 and 0 <= t.lam <= 1, f"train.gamma = {t.gamma}, train.lam = {t.lam}: both must lie in [0, 1]"
+    )
     need(t.snapshot_every >= 1, f"train.snapshot_every = {t.snapshot_every}: must be at least 1")
     need(len(config.tasks.levels) > 0, "tasks.levels: at least one level")
     for name, part in (("actor", t.actor), ("critic", t.critic)):
         need(part.minibatches >= 1 and part.epochs >= 1, f"train.{name}: epochs and minibatches must be at least 1")
-        need(part.minibatches <= r.batch_size, f"train.{name}.minibatches = {part.minibatches}: more than rollout.batch_size")
+        need(
+            part.minibatches <= r.batch_size,
+            f"train.{name}.minibatches = {part.minibatches}: more than rollout.batch_size",
+        )
 
 
 def _toml_value(value: Any) -> str:

@@ -248,11 +248,11 @@ class RunFailed(Event, frozen=True, kw_only=True):
 class SandboxRequested(Event, frozen=True, kw_only=True):
     trial: str
     task: str
-    task_digest: str
 
 
 class SandboxReady(Event, frozen=True, kw_only=True):
     trial: str
+    task_digest: str
     instruction: str
     isolation: Isolation
     token_wait_s: float
@@ -302,7 +302,7 @@ class TrialFailed(Event, frozen=True, kw_only=True):
 
 
 class TurnSampled(Event, frozen=True, kw_only=True):
-    """One model call. The trial's stream grows by ``context_ids`` (unsampled: prompt, observation, glue) and then
+    """One model call. ``execute`` says that the pool is to run ``command``. The trial's stream grows by ``context_ids`` (unsampled: prompt, observation, glue) and then
     ``sampled_ids``. ``routing`` holds the rows for the predicting positions that this call added: over a trial they sum
     to N - 1. ``logprobs`` are the sampler's, float32, one per sampled id, at ``temperature``."""
 
@@ -316,6 +316,7 @@ class TurnSampled(Event, frozen=True, kw_only=True):
     temperature: float
     finish: Literal["stop", "length"]
     command: str
+    execute: bool
     canonical: bool
     entropy_mean: float = 0.0
     replica: str = ""
@@ -431,6 +432,14 @@ class BatchShort(Event, frozen=True, kw_only=True):
 # --- critic -------------------------------------------------------------------------------------------------------------
 
 
+class CriticInitialised(Event, frozen=True, kw_only=True):
+    """The critic before its first update: the snapshot that every replay can fall back to."""
+
+    weights: str
+    state: Payload
+    environment: dict[str, str] = {}
+
+
 class ValuesEstimated(Event, frozen=True, kw_only=True):
     """``values`` is float32 over the batch's sampled tokens, trials in index order: V_old, before the critic's update."""
 
@@ -458,6 +467,15 @@ class CriticUpdated(Event, frozen=True, kw_only=True):
 
 
 # --- actor --------------------------------------------------------------------------------------------------------------
+
+
+class ActorInitialised(Event, frozen=True, kw_only=True):
+    """The policy before its first update. ``version`` is the content digest of ``weights``."""
+
+    version: str
+    weights: Payload
+    state: Payload
+    environment: dict[str, str] = {}
 
 
 class ActorUpdated(Event, frozen=True, kw_only=True):
@@ -495,6 +513,13 @@ class ActorUpdated(Event, frozen=True, kw_only=True):
     phases: dict[str, float] = {}
 
 
+class ModelExported(Event, frozen=True, kw_only=True):
+    """The final policy lies in ``folder`` (relative to the run directory) as a Hugging Face model."""
+
+    version: str
+    folder: str
+
+
 AnyEvent = Union[
     EffectIntended, EffectFinished, TimerFired, ProgressReported,
     RunStarted, ActorStarted, ActorReady, ActorStopped, ReplicaReclaimed, RunStopped,
@@ -502,7 +527,7 @@ AnyEvent = Union[
     SandboxRequested, SandboxReady, TurnExecuted, SandboxSealed, SandboxReclaimed, TrialFailed,
     TurnSampled, EpisodeEnded, GenerationQuiesced, WeightsLoaded, RewardReported,
     Graded, TrajectoryAssembled, TrialReplaced, TrialCancelled, BatchSealed, BatchShort,
-    ValuesEstimated, CriticUpdated, ActorUpdated,
+    CriticInitialised, ValuesEstimated, CriticUpdated, ActorInitialised, ActorUpdated, ModelExported,
 ]  # fmt: skip
 
 

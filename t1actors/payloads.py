@@ -47,9 +47,13 @@ def unpack(blobs: Blobs, payload: Payload) -> bytes | memoryview:
     else:
         data = payload.inline
         if digest_of(data) != payload.digest:
-            raise BlobError(f"inline payload {payload.digest[:16]}…: its bytes have digest {digest_of(data)[:16]}…; the record is damaged")
+            raise BlobError(
+                f"inline payload {payload.digest[:16]}…: its bytes have digest {digest_of(data)[:16]}…; the record is damaged"
+            )
     if len(data) != payload.size_bytes:
-        raise BlobError(f"payload {payload.digest[:16]}…: {len(data)} bytes where the event states {payload.size_bytes}")
+        raise BlobError(
+            f"payload {payload.digest[:16]}…: {len(data)} bytes where the event states {payload.size_bytes}"
+        )
     return data
 
 
@@ -65,5 +69,7 @@ def unpack_array(blobs: Blobs, tensor: Tensor) -> npt.NDArray[np.generic]:
     dtype = np.dtype(tensor.dtype).newbyteorder("<")
     expected = dtype.itemsize * int(np.prod(tensor.shape, dtype=np.int64))
     if len(data) != expected:
-        raise BlobError(f"tensor {tensor.data.digest[:16]}…: {len(data)} bytes for {tensor.dtype}{list(tensor.shape)} ({expected} bytes)")
+        raise BlobError(
+            f"tensor {tensor.data.digest[:16]}…: {len(data)} bytes for {tensor.dtype}{list(tensor.shape)} ({expected} bytes)"
+        )
     return np.frombuffer(data, dtype=dtype).reshape(tensor.shape)
