@@ -195,7 +195,10 @@ class ReplicaReclaimed(Event, frozen=True, kw_only=True):
 
 
 class RunStopped(Event, frozen=True, kw_only=True):
+    """``cpu_s``: user and system CPU seconds of the supervisor and of every process it waited for, since its RunStarted."""
+
     reason: str
+    cpu_s: float | None = None
 
 
 # --- publisher ----------------------------------------------------------------------------------------------------------
