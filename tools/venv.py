@@ -50,9 +50,7 @@ def make_venv() -> list[str]:
     have_ensurepip = importlib.util.find_spec("ensurepip") is not None
     have_pip = importlib.util.find_spec("pip") is not None
     if not have_ensurepip and not have_pip:
-        stop(
-            "this Python has neither ensurepip nor pip. On Debian or Ubuntu: apt-get install python3-venv; then try again"
-        )
+        stop("this Python has neither ensurepip nor pip. On Debian or Ubuntu: apt-get install python3-venv")
     if VENV.exists():
         print(f"setup: making {VENV.name} anew (pyproject.toml or Python changed)", flush=True)
         shutil.rmtree(VENV)
@@ -118,9 +116,7 @@ def main() -> None:
         environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         subprocess.run([*pip, "install", "--editable", target], check=True, cwd=ROOT, env=environment)
     except subprocess.CalledProcessError as error:
-        stop(
-            f"`{' '.join(map(str, error.cmd))}` failed; its own words are above. Nothing is kept half-done: just run again"
-        )
+        stop(f"`{' '.join(map(str, error.cmd))}` failed; its own words are above. It is safe to run again")
     except PermissionError as error:
         stop(f"cannot write {error.filename}: {error.strerror}. Clone the repository to a place that you can write")
     STAMP.write_text(" ".join([fingerprint(), *extras]))
