@@ -140,6 +140,12 @@ class EffectFinished(Event, frozen=True, kw_only=True):
     error: str = ""
 
 
+class CancelRequested(Event, frozen=True, kw_only=True):
+    """The open effect ``key`` is to stop, also when a crash comes between this and its EffectFinished."""
+
+    key: str
+
+
 class TimerFired(Event, frozen=True, kw_only=True):
     key: str
     due_s: float
@@ -400,6 +406,7 @@ class TrialReplaced(Event, frozen=True, kw_only=True):
     """A failed or unmeasured trial's place is taken by ``replacement``: same task, new index."""
 
     step: int
+    temperature: float
     failed: str
     cause: str
     replacement: TrialSpec
@@ -524,7 +531,7 @@ class ModelExported(Event, frozen=True, kw_only=True):
 
 
 AnyEvent = Union[
-    EffectIntended, EffectFinished, TimerFired, ProgressReported,
+    EffectIntended, EffectFinished, CancelRequested, TimerFired, ProgressReported,
     RunStarted, ActorStarted, ActorReady, ActorStopped, ReplicaReclaimed, RunStopped,
     StepOpened, BarrierOpened, WeightsOffered, WeightsPublished, RunFinished, RunFailed,
     SandboxRequested, SandboxReady, TurnExecuted, SandboxSealed, SandboxReclaimed, TrialFailed,

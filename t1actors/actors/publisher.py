@@ -1,0 +1,260 @@
+"""Publisher: opens steps, holds the barrier between them, and publishes each version of the weights once.
+
+Guarantees:
+- Two steps of a segment are in flight at most: rollout of step t+1 overlaps training of step t. StepOpened(t+2) needs step
+  t trained and BatchSealed(t+1); it stands in one frame with the WeightsPublished that it uses.
+- An evaluation stands alone: it opens when everything before it is done, and nothing opens beside it.
+- Hence the staleness of training batches is 0 for the first and exactly 1 for every later one.
+- Weights are offered once a version; a replica that does not answer before the barrier's deadline fails the run by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from t1actors.actors.schedule import Schedule
+from t1actors.events import (
+    ActorInitialised,
+    ActorUpdated,
+    AnyEvent,
+    BarrierOpened,
+    BatchSealed,
+    BatchShort,
+    CriticInitialised,
+    CriticUpdated,
+    GenerationQuiesced,
+    ModelExported,
+    Payload,
+    RunFailed,
+    RunFinished,
+    StepOpened,
+    TimerFired,
+    UnknownEvent,
+    WeightsLoaded,
+    WeightsOffered,
+    WeightsPublished,
+)
+from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Wait
+
+BARRIER_DEADLINE_S = 120.0
+
+
+@dataclass(frozen=True)
+class Version:
+    digest: str
+    index: int
+    weights: Payload
+
+
+@dataclass
+class Barrier:
+    """The open barrier: ``step`` names it, ``version`` is what it publishes, ``next_step`` what it opens."""
+
+    step: int
+    version: Version
+    next_step: int
+    offered: bool = False
+    quiesced: set[str] = field(default_factory=set[str])
+    loaded: dict[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass
+class PublisherState:
+    opened: int = 0
+    sealed: set[int] = field(default_factory=set[int])
+    critic_done: set[int] = field(default_factory=set[int])
+    actor_done: set[int] = field(default_factory=set[int])
+    initial: Version | None = None
+    critic_ready: bool = False
+    warmup: Version | None = None
+    trained: Version | None = None
+    published: str = ""
+    barrier: Barrier | None = None
+    exported: bool = False
+    ended: bool = False
+
+
+class Publisher:
+    reads = frozenset({"sampler", "assembler", "critic", "actor"})
+    effect_type = Wait
+
+    def __init__(self, context: ActorContext) -> None:
+        self._schedule = Schedule(context.config, context.run_dir)
+        self._config = context.config
+        count = context.config.rollout.sampler_replicas
+        self._replicas = frozenset("sampler" if n == 0 else f"sampler{n}" for n in range(count))
+
+    def initial(self) -> PublisherState:
+        return PublisherState()
+
+    def fold(self, state: PublisherState, event: AnyEvent | UnknownEvent) -> PublisherState:
+        match event:
+            case ActorInitialised():
+                state.initial = Version(event.version, 0, event.weights)
+            case CriticInitialised():
+                state.critic_ready = True
+            case ActorUpdated():
+                self._fold_update(state, event)
+            case CriticUpdated():
+                state.critic_done.add(event.step)
+            case BatchSealed():
+                state.sealed.add(event.step)
+            case StepOpened():
+                state.opened = event.step + 1
+            case BarrierOpened():
+                following = state.opened
+                state.barrier = Barrier(event.step, self._version_for(state, following), following)
+            case GenerationQuiesced() if state.barrier is not None and state.barrier.step == event.step:
+                state.barrier.quiesced.add(event.replica)
+            case WeightsOffered() if state.barrier is not None:
+                state.barrier.offered = True
+            case WeightsLoaded() if state.barrier is not None and state.barrier.version.digest == event.digest:
+                state.barrier.loaded[event.replica] = event.seconds
+            case WeightsPublished():
+                state.published = event.version
+                state.barrier = None
+            case ModelExported():
+                state.exported = True
+            case RunFinished() | RunFailed():
+                state.ended = True
+            case _:
+                pass
+        return state
+
+    def decide(self, state: PublisherState, event: AnyEvent | UnknownEvent) -> Decision:
+        if state.ended:
+            return NOTHING
+        match event:
+            case BatchShort() if self._config.rollout.on_batch_short == "stop":
+                causes = ", ".join(f"{count} x {cause}" for cause, count in sorted(event.causes.items()))
+                return _failed(event.step, f"step {event.step}: only {event.possible} of {event.wanted} trials can finish ({causes})")
+            case BatchSealed() if not event.items:
+                return _failed(event.step, f"step {event.step}: not one of {event.launched} trials was graded; `t1 log cat` shows each cause")
+            case TimerFired() if state.barrier is not None and event.key == _deadline_key(state.barrier.step):
+                missing = sorted(self._replicas - set(state.barrier.loaded))
+                return _failed(
+                    state.barrier.next_step,
+                    f"barrier after step {state.barrier.step}: no answer from {', '.join(missing)} within {BARRIER_DEADLINE_S:.0f} s; see logs/",
+                )
+            case ActorInitialised() | CriticInitialised() | ActorUpdated() | CriticUpdated() | BatchSealed() | ModelExported():
+                return self._advance(state)
+            case GenerationQuiesced() if state.barrier is not None and event.step == state.barrier.step:
+                return self._offer(state.barrier)
+            case WeightsLoaded() if state.barrier is not None and state.barrier.loaded.keys() >= self._replicas:
+                return self._publish(state, state.barrier)
+            case _:
+                return NOTHING
+
+    async def perform(self, effect: Effect, performing: Performing) -> Sequence[AnyEvent]:
+        raise AssertionError(f"the publisher has no effects of its own, got {effect.key}")
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        yield
+
+    # --- which step may open, with which weights ------------------------------------------------------------------------
+
+    def _fold_update(self, state: PublisherState, event: ActorUpdated) -> None:
+        state.actor_done.add(event.step)
+        warmup = self._schedule.purpose(event.step) == "warmup"
+        before = state.warmup if warmup else state.trained
+        version = Version(event.weights_after, (before.index if before else 0) + 1, event.weights)
+        if warmup:
+            state.warmup = version
+        else:
+            state.trained = version
+
+    def _version_for(self, state: PublisherState, step: int) -> Version:
+        """Warm-up trains a policy of its own (T1 section 6); everything else follows the training steps."""
+        chosen = state.warmup if self._schedule.purpose(step) == "warmup" else state.trained
+        version = chosen or state.initial
+        assert version is not None
+        return version
+
+    def _complete(self, state: PublisherState, step: int) -> bool:
+        purpose = self._schedule.purpose(step)
+        if step not in state.sealed:
+            return False
+        if purpose == "evaluate":
+            return True
+        return step in state.critic_done and (purpose == "recalibrate" or step in state.actor_done)
+
+    def _may_open(self, state: PublisherState, step: int) -> bool:
+        evaluate = self._schedule.purpose(step) == "evaluate"
+        follows_evaluate = step > 0 and self._schedule.purpose(step - 1) == "evaluate"
+        if evaluate or follows_evaluate:
+            return all(self._complete(state, earlier) for earlier in range(max(0, step - 2), step))
+        second_of_segment = step == 1 or (step >= 2 and self._schedule.purpose(step - 2) == "evaluate")
+        if second_of_segment or step == 0:
+            return True
+        return self._complete(state, step - 2) and step - 1 in state.sealed
+
+    def _advance(self, state: PublisherState) -> Decision:
+        if state.barrier is not None or state.initial is None or not state.critic_ready:
+            return NOTHING
+        following = state.opened
+        if following == len(self._schedule):
+            done = all(self._complete(state, step) for step in range(max(0, following - 2), following))
+            if done and state.exported:
+                final = state.trained or state.initial
+                return Decision(events=[RunFinished(steps=following, version=final.digest)])
+            return NOTHING
+        if not self._may_open(state, following):
+            return NOTHING
+        if self._version_for(state, following).digest != state.published:
+            step = following - 1 if following == 0 or self._schedule.purpose(following) == "evaluate" else following - 2
+            return Decision(
+                events=[BarrierOpened(step=step)],
+                effects=[Wait(key=_deadline_key(step), seconds=BARRIER_DEADLINE_S)],
+            )
+        return Decision(events=self._opening(state, following))
+
+    def _opening(self, state: PublisherState, step: int) -> list[AnyEvent]:
+        """StepOpened(step), and StepOpened(step + 1) when the two begin a segment."""
+        version = self._version_for(state, step)
+        steps = [step]
+        begins = step == 0 or self._schedule.purpose(step - 1) == "evaluate"
+        pair = step + 1
+        if begins and pair < len(self._schedule) and "evaluate" not in (self._schedule.purpose(step), self._schedule.purpose(pair)):
+            if self._version_for(state, pair).digest == version.digest:
+                steps.append(pair)
+        opened: list[AnyEvent] = []
+        for number in steps:
+            planned = self._schedule.planned(number)
+            opened.append(
+                StepOpened(
+                    step=number,
+                    purpose=planned.purpose,
+                    version=version.digest,
+                    version_index=version.index,
+                    batch_size=planned.batch_size,
+                    temperature=planned.temperature,
+                    trials=planned.trials,
+                )
+            )
+        return opened
+
+    def _offer(self, barrier: Barrier) -> Decision:
+        if barrier.offered or not barrier.quiesced >= self._replicas:
+            return NOTHING
+        return Decision(events=[WeightsOffered(step=barrier.step, digest=barrier.version.digest, weights=barrier.version.weights)])
+
+    def _publish(self, state: PublisherState, barrier: Barrier) -> Decision:
+        version = barrier.version
+        published = WeightsPublished(
+            version=version.digest,
+            version_index=version.index,
+            size_bytes=version.weights.size_bytes,
+            seconds=max(barrier.loaded.values()),
+        )
+        return Decision(events=[published, *self._opening(state, barrier.next_step)], cancels=[_deadline_key(barrier.step)])
+
+
+def _deadline_key(step: int) -> str:
+    return f"barrier/{step}/deadline"
+
+
+def _failed(step: int, reason: str) -> Decision:
+    return Decision(events=[RunFailed(step=step, reason=reason)])

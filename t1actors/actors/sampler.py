@@ -1,0 +1,295 @@
+"""Sampler: one replica of the engine at work on its share of the trials, a turn at a time.
+
+Guarantees:
+- A turn's seed is H(trial seed, turn), never the attempt: a turn sampled again after a crash draws from the same numbers.
+- Ids are the source of truth: each call adds context ids and sampled ids to the trial's stream and renders nothing again.
+- Every predicting position has its routing row exactly once: over a trial the rows sum to ids - 1.
+- New weights are loaded between generations only, and the barrier is answered when nothing is being generated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+import blake3
+
+from t1actors.engine.interface import GenerateRequest
+from t1actors.engine.torch_engine import TorchEngine
+from t1actors.events import (
+    AnyEvent,
+    BarrierOpened,
+    EffectFinished,
+    EpisodeEnded,
+    GenerationQuiesced,
+    SandboxReady,
+    StepOpened,
+    TimerFired,
+    TrialCancelled,
+    TrialFailed,
+    TrialReplaced,
+    TrialSpec,
+    TurnExecuted,
+    TurnSampled,
+    UnknownEvent,
+    WeightsLoaded,
+    WeightsOffered,
+)
+from t1actors.harness.native import NativeHarness, end_before_execution, end_before_sampling
+from t1actors.models.folder import model_folder
+from t1actors.models.tokenizer import Tokenizer
+from t1actors.payloads import pack_array, unpack
+from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Wait
+
+
+class Sample(Effect, frozen=True, kw_only=True):
+    trial: str
+    turn: int
+
+
+class Load(Effect, frozen=True, kw_only=True):
+    step: int
+    digest: str
+
+
+@dataclass
+class LiveTrial:
+    """A trial on its way. ``text`` is what the next call's context is made of: the instruction, then each observation."""
+
+    spec: TrialSpec
+    temperature: float
+    text: str = ""
+    turns: int = 0
+    ids: list[int] = field(default_factory=list[int])
+    rows: int = 0
+
+
+@dataclass
+class SamplerState:
+    """``sampling``: trials with a generation in flight, and its turn. ``finished``: trials whose cache the engine may still
+    hold. ``offered``: the weights last offered, which a restarted replica loads before anything else."""
+
+    trials: dict[str, LiveTrial] = field(default_factory=dict[str, LiveTrial])
+    sampling: dict[str, int] = field(default_factory=dict[str, int])
+    finished: list[str] = field(default_factory=list[str])
+    barrier: int | None = None
+    offered: WeightsOffered | None = None
+
+
+class Sampler:
+    reads = frozenset({"publisher", "pool", "assembler"})
+    effect_type = Sample | Load | Wait
+
+    def __init__(self, context: ActorContext) -> None:
+        config = context.config
+        self._config = config
+        self._blobs = context.blobs
+        self._name = context.name
+        number = re.fullmatch(r"sampler(\d*)", context.name)
+        assert number is not None, f"a sampler replica is named sampler, sampler1, ...: {context.name}"
+        self._replica = int(number[1] or 0)
+        folder = model_folder(config.model.policy)
+        self._harness = NativeHarness(Tokenizer.from_folder(folder))
+        self._engine = TorchEngine(
+            folder,
+            name=context.name,
+            dtype=config.model.sampler_dtype,
+            experts=config.model.experts,
+            max_live_sequences=config.rollout.max_live_sequences,
+            max_ids=config.rollout.max_ids,
+        )
+        self._state = SamplerState()
+
+    def initial(self) -> SamplerState:
+        return self._state
+
+    def fold(self, state: SamplerState, event: AnyEvent | UnknownEvent) -> SamplerState:
+        match event:
+            case StepOpened():
+                for spec in event.trials:
+                    self._adopt(state, spec, event.temperature)
+            case TrialReplaced():
+                self._adopt(state, event.replacement, event.temperature)
+                self._forget(state, event.failed)
+            case SandboxReady() if event.trial in state.trials:
+                state.trials[event.trial].text = event.instruction
+                state.sampling[event.trial] = 0
+            case TurnExecuted() if event.trial in state.trials:
+                trial = state.trials[event.trial]
+                trial.text = event.observation
+                if trial.turns < trial.spec.turn_limit:
+                    state.sampling[event.trial] = trial.turns
+            case TurnSampled() if event.trial in state.trials:
+                trial = state.trials[event.trial]
+                trial.ids += [*event.context_ids, *event.sampled_ids]
+                trial.rows += event.routing.shape[0]
+                trial.turns = event.turn + 1
+            case EffectFinished() if event.key.endswith("/sample"):
+                state.sampling.pop(event.key.partition("/")[0], None)
+            case EpisodeEnded() | TrialCancelled() | TrialFailed():
+                self._forget(state, event.trial)
+            case BarrierOpened():
+                state.barrier = event.step
+            case GenerationQuiesced() if event.replica == self._name:
+                state.barrier = None
+            case WeightsOffered():
+                state.offered = event
+            case _:
+                pass
+        return state
+
+    def decide(self, state: SamplerState, event: AnyEvent | UnknownEvent) -> Decision:
+        match event:
+            case SandboxReady() if event.trial in state.trials:
+                deadline = Wait(key=_deadline_key(event.trial), seconds=self._config.rollout.agent_deadline_s)
+                return Decision(effects=[self._sample(event.trial, 0), deadline])
+            case TurnExecuted() if event.trial in state.trials:
+                trial = state.trials[event.trial]
+                if event.trial not in state.sampling:
+                    ended = EpisodeEnded(trial=event.trial, reason="turn_limit", turns=trial.turns)
+                    return Decision(events=[ended], cancels=[_deadline_key(event.trial)])
+                return Decision(effects=[self._sample(event.trial, trial.turns)])
+            case TimerFired() if event.key.endswith("/deadline"):
+                return self._out_of_time(state, event.key.partition("/")[0])
+            case TrialCancelled() | TrialFailed():
+                cancels = [_deadline_key(event.trial)]
+                if event.trial in state.sampling:
+                    cancels.append(f"{event.trial}/{state.sampling[event.trial]}/sample")
+                return Decision(cancels=cancels)
+            case EffectFinished() if event.key.endswith("/sample"):
+                return self._after_sample(state, event)
+            case BarrierOpened():
+                return self._quiesced(state)
+            case WeightsOffered():
+                return Decision(effects=[Load(key=f"barrier/{event.step}/load", step=event.step, digest=event.digest)])
+            case _:
+                return NOTHING
+
+    async def perform(self, effect: Effect, performing: Performing) -> Sequence[AnyEvent]:
+        match effect:
+            case Sample():
+                return await self._generate(effect)
+            case Load():
+                return await self._load(effect)
+            case _:
+                raise AssertionError(f"not an effect of the sampler: {effect}")
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with self._engine.running():
+            offered = self._state.offered
+            if offered is not None:
+                await self._engine.load(offered.digest, unpack(self._blobs, offered.weights))
+            yield
+
+    # --- decisions ------------------------------------------------------------------------------------------------------
+
+    def _adopt(self, state: SamplerState, spec: TrialSpec, temperature: float) -> None:
+        if spec.index % self._config.rollout.sampler_replicas == self._replica:
+            state.trials[spec.trial] = LiveTrial(spec, temperature)
+
+    def _forget(self, state: SamplerState, trial: str) -> None:
+        if state.trials.pop(trial, None) is not None:
+            state.finished.append(trial)
+
+    def _sample(self, trial: str, turn: int) -> Sample:
+        deadline_s = self._config.rollout.agent_deadline_s
+        return Sample(key=f"{trial}/{turn}/sample", trial=trial, turn=turn, deadline_s=deadline_s)
+
+    def _out_of_time(self, state: SamplerState, trial: str) -> Decision:
+        live = state.trials.get(trial)
+        if live is None:
+            return NOTHING
+        cancels = [f"{trial}/{state.sampling[trial]}/sample"] if trial in state.sampling else []
+        if live.turns == 0:  # nothing of the agent's is there to be graded
+            detail = f"not one turn within {self._config.rollout.agent_deadline_s:.0f} s"
+            return Decision(events=[TrialFailed(trial=trial, cause="deadline", detail=detail)], cancels=cancels)
+        return Decision(events=[EpisodeEnded(trial=trial, reason="deadline", turns=live.turns)], cancels=cancels)
+
+    def _after_sample(self, state: SamplerState, event: EffectFinished) -> Decision:
+        trial = event.key.partition("/")[0]
+        decision = self._out_of_time(state, trial) if event.status == "deadline" else NOTHING
+        cancels = [*decision.cancels]
+        if trial not in state.trials or event.status == "deadline":
+            cancels.append(_deadline_key(trial))
+        return Decision(events=[*decision.events, *self._quiesced(state).events], cancels=cancels)
+
+    def _quiesced(self, state: SamplerState) -> Decision:
+        if state.barrier is None or state.sampling:
+            return NOTHING
+        return Decision(events=[GenerationQuiesced(step=state.barrier, replica=self._name)])
+
+    # --- effects --------------------------------------------------------------------------------------------------------
+
+    async def _generate(self, effect: Sample) -> Sequence[AnyEvent]:
+        while self._state.finished:
+            await self._engine.release(self._state.finished.pop())
+        trial = self._state.trials.get(effect.trial)
+        if trial is None:  # ended between the intent and a restart
+            return []
+        rollout = self._config.rollout
+        context = self._harness.opening(trial.text) if effect.turn == 0 else self._harness.observation(trial.text)
+        length = len(trial.ids) + len(context)
+        end = end_before_sampling(turns=effect.turn, turn_limit=trial.spec.turn_limit, ids=length, max_ids=rollout.max_ids)
+        if end is not None:
+            if effect.turn == 0:
+                detail = f"the instruction alone takes {length} ids, rollout.max_ids is {rollout.max_ids}"
+                return [TrialFailed(trial=effect.trial, cause="task", detail=detail)]
+            return [EpisodeEnded(trial=effect.trial, reason=end, turns=effect.turn)]
+        result = await self._engine.generate(
+            GenerateRequest(
+                request_id=effect.key,
+                sequence=effect.trial,
+                ids=(*trial.ids, *context),
+                max_new_tokens=min(rollout.max_new_tokens, rollout.max_ids - length),
+                temperature=trial.temperature,
+                seed=turn_seed(trial.spec.seed, effect.turn),
+                stop_ids=self._harness.stop_ids,
+                known_rows=trial.rows,
+            )
+        )
+        command = self._harness.command_of(result.sampled_ids)
+        end = end_before_execution(command, result.finish)
+        sampled = TurnSampled(
+            trial=effect.trial,
+            turn=effect.turn,
+            context_ids=tuple(context),
+            sampled_ids=result.sampled_ids,
+            logprobs=tuple(float(q) for q in result.logprobs),
+            routing=pack_array(self._blobs, result.routing_RLK),
+            versions=result.versions,
+            temperature=trial.temperature,
+            finish=result.finish,
+            command=command.text,
+            execute=end is None,
+            canonical=command.canonical,
+            entropy_mean=result.entropy_mean,
+            replica=self._name,
+            queue_s=result.queue_s,
+            prefill_s=result.prefill_s,
+            decode_s=result.decode_s,
+        )
+        if end is None:
+            return [sampled]
+        return [sampled, EpisodeEnded(trial=effect.trial, reason=end, turns=effect.turn + 1)]
+
+    async def _load(self, effect: Load) -> Sequence[AnyEvent]:
+        offered = self._state.offered
+        assert offered is not None and offered.digest == effect.digest
+        started_s = anyio.current_time()
+        if self._engine.version != effect.digest:
+            await self._engine.load(effect.digest, unpack(self._blobs, offered.weights))
+        seconds = anyio.current_time() - started_s
+        return [WeightsLoaded(step=effect.step, replica=self._name, digest=effect.digest, seconds=seconds)]
+
+
+def turn_seed(trial_seed: int, turn: int) -> int:
+    """H(run, trial, turn): the trial's seed already holds run and trial."""
+    return int.from_bytes(blake3.blake3(f"{trial_seed}/{turn}".encode()).digest(8), "little") >> 1
+
+
+def _deadline_key(trial: str) -> str:
+    return f"{trial}/deadline"

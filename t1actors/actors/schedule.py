@@ -1,0 +1,89 @@
+"""The run's steps, from the configuration alone: purpose, temperature, tasks and seeds of every step.
+
+Pure and deterministic: the publisher asks it again after a restart and gets the same answer. Task order is a seeded
+permutation of the pool, fresh for every epoch (T1 section 1); one sample per task per step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import blake3
+
+from t1actors.config import Config
+from t1actors.events import Purpose, TrialSpec
+from t1actors.tasks.pools import draw, pool_names, turn_limit
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """One step before it opens: ``batch_size`` trials train or count; ``trials`` are launched, in index order."""
+
+    step: int
+    purpose: Purpose
+    temperature: float
+    batch_size: int
+    trials: tuple[TrialSpec, ...]
+
+
+def trial_id(step: int, index: int) -> str:
+    return f"s{step}.t{index}"
+
+
+def trial_seed(run_seed: int, trial: str) -> int:
+    """H(run, trial): 63 bits, so that it survives any signed integer."""
+    return int.from_bytes(blake3.blake3(f"{run_seed}/{trial}".encode()).digest(8), "little") >> 1
+
+
+class Schedule:
+    """The steps of a run: held-out evaluation (sampled, then greedy), warm-up, recalibration, training, evaluation."""
+
+    def __init__(self, config: Config, run_dir: Path) -> None:
+        self._config = config
+        plan = config.schedule
+        purposes: list[tuple[Purpose, float]] = []
+        temperature = config.rollout.temperature
+        if plan.evaluate:
+            purposes += [("evaluate", 1.0), ("evaluate", 0.0)]
+        purposes += [("warmup", temperature)] * plan.warmup_steps
+        purposes += [("recalibrate", temperature)] * plan.recalibrate_steps
+        purposes += [("train", temperature)] * plan.train_steps
+        if plan.evaluate:
+            purposes += [("evaluate", 1.0)]
+        self._purposes = purposes
+        self._pools = {kind: pool_names(config.tasks, kind) for kind in ("train", "heldout", "warmup")}
+
+    def __len__(self) -> int:
+        return len(self._purposes)
+
+    def purpose(self, step: int) -> Purpose:
+        return self._purposes[step][0]
+
+    def last(self, purpose: Purpose) -> int | None:
+        """The last step of that purpose, or None."""
+        return max((s for s, (p, _) in enumerate(self._purposes) if p == purpose), default=None)
+
+    def planned(self, step: int) -> PlannedStep:
+        """The step in full. Raises ``IndexError`` past the end."""
+        purpose, temperature = self._purposes[step]
+        if purpose == "evaluate":
+            names = list(self._pools["heldout"])
+            wanted = len(names)
+        else:
+            wanted = self._config.rollout.batch_size
+            launched = self._config.launched_per_step
+            pool = self._pools["warmup" if purpose == "warmup" else "train"]
+            earlier = sum(1 for p, _ in self._purposes[:step] if (p == "warmup") == (purpose == "warmup") and p != "evaluate")
+            names = draw(pool, self._config.run.seed, earlier * launched, launched)
+        trials = tuple(
+            TrialSpec(
+                trial=trial_id(step, index),
+                index=index,
+                task=name,
+                seed=trial_seed(self._config.run.seed, trial_id(step, index)),
+                turn_limit=turn_limit(name, self._config.rollout),
+            )
+            for index, name in enumerate(names)
+        )
+        return PlannedStep(step=step, purpose=purpose, temperature=temperature, batch_size=wanted, trials=trials)

@@ -1,0 +1,123 @@
+"""Verifier: grades sealed file systems, each in a sandbox of its own, and computes the reward outside.
+
+Guarantees: grading is idempotent (its input is a sealed layer, by digest) and holds nothing of the trial's sandbox; a fault
+of the infrastructure is outcome "infra", never a reward; only outcome "graded" carries one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+
+from t1actors.events import AnyEvent, EffectFinished, Graded, SandboxSealed, TrialCancelled, UnknownEvent
+from t1actors.payloads import unpack
+from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing
+from t1actors.sandbox.interface import Limits
+from t1actors.sandbox.namespaces import NamespaceBackend
+from t1actors.tasks.pools import ensure_tasks, task_directory
+from t1actors.tasks.reader import read_task
+from t1actors.verify.grade import grade
+from t1actors.verify.reward import reward
+
+GRADE_MARGIN_S = 60.0
+"""Room for creating and reclaiming the grader's sandbox, and for waiting for a grading slot, beside the grading itself."""
+
+
+class Grade(Effect, frozen=True, kw_only=True):
+    trial: str
+
+
+@dataclass
+class VerifierState:
+    """``sealed``: trials whose sealed layer has no verdict yet."""
+
+    sealed: dict[str, SandboxSealed] = field(default_factory=dict[str, SandboxSealed])
+
+
+class Verifier:
+    reads = frozenset({"pool", "assembler"})
+    effect_type = Grade
+
+    def __init__(self, context: ActorContext) -> None:
+        self._config = context.config
+        self._blobs = context.blobs
+        self._tasks_dir = task_directory(context.config.tasks, context.run_dir)
+        self._backend = NamespaceBackend(context.run_dir / "graders", name="verifier")
+        self._slots = anyio.Semaphore(context.config.verify.parallel)
+        self._state = VerifierState()
+
+    def initial(self) -> VerifierState:
+        return self._state
+
+    def fold(self, state: VerifierState, event: AnyEvent | UnknownEvent) -> VerifierState:
+        match event:
+            case SandboxSealed():
+                state.sealed[event.trial] = event
+            case Graded() | TrialCancelled():
+                state.sealed.pop(event.trial, None)
+            case _:
+                pass
+        return state
+
+    def decide(self, state: VerifierState, event: AnyEvent | UnknownEvent) -> Decision:
+        match event:
+            case SandboxSealed():
+                return Decision(effects=[Grade(key=f"{event.trial}/grade", trial=event.trial)])
+            case TrialCancelled():
+                return Decision(cancels=[f"{event.trial}/grade"])
+            case EffectFinished():
+                return NOTHING
+            case _:
+                return NOTHING
+
+    async def perform(self, effect: Effect, performing: Performing) -> Sequence[AnyEvent]:
+        assert isinstance(effect, Grade)
+        sealed = self._state.sealed.get(effect.trial)
+        if sealed is None:
+            return []
+        ensure_tasks(self._tasks_dir, [sealed.task])
+        task = read_task(self._tasks_dir / sealed.task)
+        queued_s = anyio.current_time()
+        async with self._slots:
+            performing.phases["queue"] = anyio.current_time() - queued_s
+            sandbox = self._config.sandbox
+            verdict = await grade(
+                task,
+                bytes(unpack(self._blobs, sealed.layer)),
+                self._backend,
+                key=effect.trial,
+                deadline_s=self._config.verify.deadline_s,
+                lease_s=self._config.verify.deadline_s + GRADE_MARGIN_S,
+                limits=Limits(
+                    memory_mb=sandbox.memory_mb,
+                    disk_mb=sandbox.disk_mb,
+                    processes=sandbox.processes,
+                    output_bytes=sandbox.output_bytes,
+                    command_s=self._config.verify.deadline_s,
+                ),
+            )
+        return [
+            Graded(
+                trial=effect.trial,
+                task=sealed.task,
+                outcome=verdict.outcome,
+                assertions=verdict.assertions,
+                passed=verdict.passed,
+                expected=verdict.expected,
+                reward=reward(verdict, self._config.verify.reward_scale),
+                layer_digest=sealed.layer.digest,
+                tests_digest=verdict.tests_digest,
+                tools_digest=verdict.tools_digest,
+                isolation=verdict.isolation,
+                seconds=verdict.seconds,
+                detail=verdict.detail,
+            )
+        ]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with self._backend.running():
+            yield
