@@ -1,0 +1,76 @@
+"""AdamW over named float32 masters, foreach, in place.
+
+Guarantees: the update is elementwise, so its bits depend on the tensors and the settings alone, never on how tensors are
+grouped; decay is decoupled and applied to every tensor; the rate warms up linearly over the first updates. Leaves to
+others: clipping, digests, casting the masters to the network's dtype.
+
+    m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2
+    w = w - rate decay w - rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+EPSILON = 1e-8
+
+
+class OptimizerConfig(Protocol):
+    """What ``ActorConfig`` and ``CriticConfig`` have in common."""
+
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def betas(self) -> tuple[float, float]: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def gradient_clip(self) -> float: ...
+    @property
+    def rate_warmup_updates(self) -> int: ...
+
+
+def rate_at(config: OptimizerConfig, update: int) -> float:
+    """The rate of update number ``update`` (1 is the first since the moments were zero)."""
+    if config.rate_warmup_updates <= 0:
+        return config.learning_rate
+    return config.learning_rate * min(1.0, update / config.rate_warmup_updates)
+
+
+def adamw(
+    weights: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+    first: Sequence[torch.Tensor],
+    second: Sequence[torch.Tensor],
+    *,
+    config: OptimizerConfig,
+    update: int,
+) -> None:
+    """Update number ``update`` of ``weights``, ``first`` and ``second`` moments, all in place."""
+    beta1, beta2 = config.betas
+    rate = rate_at(config, update)
+    w, g, m, v = list(weights), list(gradients), list(first), list(second)
+    torch._foreach_mul_(w, 1.0 - rate * config.weight_decay)
+    torch._foreach_mul_(m, beta1)
+    torch._foreach_add_(m, g, alpha=1.0 - beta1)
+    torch._foreach_mul_(v, beta2)
+    torch._foreach_addcmul_(v, g, g, value=1.0 - beta2)
+    denominator = torch._foreach_sqrt(v)
+    torch._foreach_div_(denominator, math.sqrt(1.0 - beta2**update))
+    torch._foreach_add_(denominator, EPSILON)
+    torch._foreach_addcdiv_(w, m, denominator, value=-rate / (1.0 - beta1**update))
+
+
+def global_norm(gradients: Sequence[torch.Tensor]) -> float:
+    """The norm over all tensors; the sum over tensors is float64, in the order given."""
+    return math.sqrt(sum(float(norm) ** 2 for norm in torch._foreach_norm(list(gradients))))
+
+
+def clip_by_norm(gradients: Sequence[torch.Tensor], norm: float, limit: float) -> None:
+    """Scales in place so that the global norm is at most ``limit``; 0 turns clipping off."""
+    if limit > 0 and norm > limit:
+        torch._foreach_mul_(list(gradients), limit / norm)
