@@ -129,7 +129,14 @@ class Pool:
             case EpisodeEnded() if event.trial in state.tasks:
                 deadline_s = self._config.sandbox.create_deadline_s
                 return Decision(
-                    effects=[Seal(key=f"{event.trial}/seal", trial=event.trial, task=state.tasks[event.trial], deadline_s=deadline_s)]
+                    effects=[
+                        Seal(
+                            key=f"{event.trial}/seal",
+                            trial=event.trial,
+                            task=state.tasks[event.trial],
+                            deadline_s=deadline_s,
+                        )
+                    ]
                 )
             case TrialCancelled() if event.trial in state.tasks:
                 return self._drop(state, event.trial)
@@ -164,7 +171,13 @@ class Pool:
         return Decision(
             events=[SandboxRequested(trial=spec.trial, task=spec.task) for spec in trials],
             effects=[
-                Create(key=f"{s.trial}/create", trial=s.trial, task=s.task, deadline_s=self._config.rollout.trial_deadline_s) for s in trials
+                Create(
+                    key=f"{s.trial}/create",
+                    trial=s.trial,
+                    task=s.task,
+                    deadline_s=self._config.rollout.trial_deadline_s,
+                )
+                for s in trials
             ],
         )
 
@@ -179,7 +192,9 @@ class Pool:
         if trial not in state.tasks or what == "kill":
             return NOTHING
         if event.status == "deadline":
-            failed = TrialFailed(trial=trial, cause="deadline", detail=f"{what} took longer than its deadline ({event.seconds:.1f} s)")
+            failed = TrialFailed(
+                trial=trial, cause="deadline", detail=f"{what} took longer than its deadline ({event.seconds:.1f} s)"
+            )
             return self._drop(state, trial, [failed])
         if event.status == "failed":
             return self._drop(state, trial)
@@ -257,7 +272,12 @@ class Pool:
         except SandboxError as error:
             return [TrialFailed(trial=effect.trial, cause=type(error).__name__, detail=str(error))]
         return [
-            SandboxSealed(trial=effect.trial, task=effect.task, layer=pack(self._blobs, layer), seconds=anyio.current_time() - started_s)
+            SandboxSealed(
+                trial=effect.trial,
+                task=effect.task,
+                layer=pack(self._blobs, layer),
+                seconds=anyio.current_time() - started_s,
+            )
         ]
 
     def _limits(self) -> Limits:

@@ -129,16 +129,29 @@ class Publisher:
         match event:
             case BatchShort() if self._config.rollout.on_batch_short == "stop":
                 causes = ", ".join(f"{count} x {cause}" for cause, count in sorted(event.causes.items()))
-                return _failed(event.step, f"step {event.step}: only {event.possible} of {event.wanted} trials can finish ({causes})")
+                return _failed(
+                    event.step,
+                    f"step {event.step}: only {event.possible} of {event.wanted} trials can finish ({causes})",
+                )
             case BatchSealed() if not event.items:
-                return _failed(event.step, f"step {event.step}: not one of {event.launched} trials was graded; `t1 log cat` shows each cause")
+                return _failed(
+                    event.step,
+                    f"step {event.step}: not one of {event.launched} trials was graded; `t1 log cat` shows each cause",
+                )
             case TimerFired() if state.barrier is not None and event.key == _deadline_key(state.barrier.step):
                 missing = sorted(self._replicas - set(state.barrier.loaded))
                 return _failed(
                     state.barrier.next_step,
                     f"barrier after step {state.barrier.step}: no answer from {', '.join(missing)} within {BARRIER_DEADLINE_S:.0f} s; see logs/",
                 )
-            case ActorInitialised() | CriticInitialised() | ActorUpdated() | CriticUpdated() | BatchSealed() | ModelExported():
+            case (
+                ActorInitialised()
+                | CriticInitialised()
+                | ActorUpdated()
+                | CriticUpdated()
+                | BatchSealed()
+                | ModelExported()
+            ):
                 return self._advance(state)
             case GenerationQuiesced() if state.barrier is not None and event.step == state.barrier.step:
                 return self._offer(state.barrier)
@@ -217,7 +230,11 @@ class Publisher:
         steps = [step]
         begins = step == 0 or self._schedule.purpose(step - 1) == "evaluate"
         pair = step + 1
-        if begins and pair < len(self._schedule) and "evaluate" not in (self._schedule.purpose(step), self._schedule.purpose(pair)):
+        if (
+            begins
+            and pair < len(self._schedule)
+            and "evaluate" not in (self._schedule.purpose(step), self._schedule.purpose(pair))
+        ):
             if self._version_for(state, pair).digest == version.digest:
                 steps.append(pair)
         opened: list[AnyEvent] = []
@@ -239,7 +256,9 @@ class Publisher:
     def _offer(self, barrier: Barrier) -> Decision:
         if barrier.offered or not barrier.quiesced >= self._replicas:
             return NOTHING
-        return Decision(events=[WeightsOffered(step=barrier.step, digest=barrier.version.digest, weights=barrier.version.weights)])
+        return Decision(
+            events=[WeightsOffered(step=barrier.step, digest=barrier.version.digest, weights=barrier.version.weights)]
+        )
 
     def _publish(self, state: PublisherState, barrier: Barrier) -> Decision:
         version = barrier.version
@@ -249,7 +268,9 @@ class Publisher:
             size_bytes=version.weights.size_bytes,
             seconds=max(barrier.loaded.values()),
         )
-        return Decision(events=[published, *self._opening(state, barrier.next_step)], cancels=[_deadline_key(barrier.step)])
+        return Decision(
+            events=[published, *self._opening(state, barrier.next_step)], cancels=[_deadline_key(barrier.step)]
+        )
 
 
 def _deadline_key(step: int) -> str:

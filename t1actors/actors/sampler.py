@@ -233,7 +233,9 @@ class Sampler:
         rollout = self._config.rollout
         context = self._harness.opening(trial.text) if effect.turn == 0 else self._harness.observation(trial.text)
         length = len(trial.ids) + len(context)
-        end = end_before_sampling(turns=effect.turn, turn_limit=trial.spec.turn_limit, ids=length, max_ids=rollout.max_ids)
+        end = end_before_sampling(
+            turns=effect.turn, turn_limit=trial.spec.turn_limit, ids=length, max_ids=rollout.max_ids
+        )
         if end is not None:
             if effect.turn == 0:
                 detail = f"the instruction alone takes {length} ids, rollout.max_ids is {rollout.max_ids}"

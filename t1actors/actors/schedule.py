@@ -74,7 +74,9 @@ class Schedule:
             wanted = self._config.rollout.batch_size
             launched = self._config.launched_per_step
             pool = self._pools["warmup" if purpose == "warmup" else "train"]
-            earlier = sum(1 for p, _ in self._purposes[:step] if (p == "warmup") == (purpose == "warmup") and p != "evaluate")
+            earlier = sum(
+                1 for p, _ in self._purposes[:step] if (p == "warmup") == (purpose == "warmup") and p != "evaluate"
+            )
             names = draw(pool, self._config.run.seed, earlier * launched, launched)
         trials = tuple(
             TrialSpec(

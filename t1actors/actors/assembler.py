@@ -1,0 +1,270 @@
+"""Assembler: stitches graded trials into trajectories and seals each step's batch.
+
+Guarantees:
+- A batch holds the first B *graded* trials of its step, ordered by trial index; which they are is an event.
+- An ungraded trial (infrastructure, verifier fault) is never a reward: while fewer than B can finish it is replaced by a new
+  trial of the same task, at most ``REPLACEMENTS_PER_TRIAL`` times the launch in all; then BatchShort says what is missing.
+- The rest is cancelled when the batch is sealed; what was lost is reported by family and by length.
+- Late events of trials that are no longer in play are ignored.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from t1actors.actors.schedule import trial_id, trial_seed
+from t1actors.events import (
+    AnyEvent,
+    BatchItem,
+    BatchSealed,
+    BatchShort,
+    EffectFinished,
+    EpisodeEnded,
+    Graded,
+    LossByGroup,
+    Purpose,
+    StepOpened,
+    TrajectoryAssembled,
+    TrialCancelled,
+    TrialFailed,
+    TrialReplaced,
+    TrialSpec,
+    TurnSampled,
+    UnknownEvent,
+)
+from t1actors.models.folder import model_folder
+from t1actors.payloads import pack
+from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing
+from t1actors.tasks.pools import families_of
+from t1actors.tito import record
+from t1actors.tito.record import Geometry
+from t1actors.tito.stitch import stitch
+from t1actors.train.batch import batch_digest
+
+REPLACEMENTS_PER_TRIAL = 1.0
+
+
+class Assemble(Effect, frozen=True, kw_only=True):
+    trial: str
+
+
+@dataclass
+class TrialProgress:
+    """A trial in play: what it sampled, how it ended, how it was graded."""
+
+    spec: TrialSpec
+    step: int
+    turns: list[TurnSampled] = field(default_factory=list[TurnSampled])
+    ended: EpisodeEnded | None = None
+    graded: Graded | None = None
+
+
+@dataclass
+class StepProgress:
+    """A step whose batch is not sealed yet."""
+
+    step: int
+    purpose: Purpose
+    batch_size: int
+    temperature: float
+    launched: int
+    next_index: int
+    specs: dict[str, TrialSpec]
+    in_play: set[str]
+    assembled: dict[str, BatchItem] = field(default_factory=dict[str, BatchItem])
+    failed: dict[str, str] = field(default_factory=dict[str, str])
+    """Trial -> cause."""
+
+
+@dataclass
+class AssemblerState:
+    trials: dict[str, TrialProgress] = field(default_factory=dict[str, TrialProgress])
+    steps: dict[int, StepProgress] = field(default_factory=dict[int, StepProgress])
+
+
+class Assembler:
+    reads = frozenset({"publisher", "pool", "sampler", "verifier"})
+    effect_type = Assemble
+
+    def __init__(self, context: ActorContext) -> None:
+        self._config = context.config
+        self._blobs = context.blobs
+        folder = model_folder(context.config.model.policy)
+        self._geometry = Geometry.of_model_config((folder / "config.json").read_bytes())
+        self._state = AssemblerState()
+
+    def initial(self) -> AssemblerState:
+        return self._state
+
+    def fold(self, state: AssemblerState, event: AnyEvent | UnknownEvent) -> AssemblerState:
+        match event:
+            case StepOpened():
+                specs = {spec.trial: spec for spec in event.trials}
+                state.steps[event.step] = StepProgress(
+                    step=event.step,
+                    purpose=event.purpose,
+                    batch_size=event.batch_size,
+                    temperature=event.temperature,
+                    launched=len(specs),
+                    next_index=len(specs),
+                    specs=specs,
+                    in_play=set(specs),
+                )
+                state.trials.update((name, TrialProgress(spec, event.step)) for name, spec in specs.items())
+            case TurnSampled() if event.trial in state.trials:
+                state.trials[event.trial].turns.append(event)
+            case EpisodeEnded() if event.trial in state.trials:
+                state.trials[event.trial].ended = event
+            case Graded() if event.trial in state.trials:
+                if event.outcome == "graded":
+                    state.trials[event.trial].graded = event
+                else:
+                    self._fail(state, event.trial, event.outcome)
+            case TrialFailed() if event.trial in state.trials:
+                self._fail(state, event.trial, event.cause)
+            case TrialReplaced():
+                step = state.steps[event.step]
+                spec = event.replacement
+                step.specs[spec.trial] = spec
+                step.next_index = spec.index + 1
+                step.in_play.add(spec.trial)
+                state.trials[spec.trial] = TrialProgress(spec, event.step)
+            case TrajectoryAssembled() if event.trial in state.trials:
+                progress = state.trials.pop(event.trial)
+                step = state.steps[progress.step]
+                step.in_play.discard(event.trial)
+                step.assembled[event.trial] = BatchItem(
+                    trial=event.trial, index=event.index, trajectory_digest=event.record.digest, reward=event.reward
+                )
+            case TrialCancelled():
+                state.trials.pop(event.trial, None)
+            case BatchSealed():
+                state.steps.pop(event.step, None)
+            case _:
+                pass
+        return state
+
+    def decide(self, state: AssemblerState, event: AnyEvent | UnknownEvent) -> Decision:
+        match event:
+            case Graded() if event.outcome == "graded" and event.trial in state.trials:
+                return Decision(effects=[Assemble(key=f"{event.trial}/assemble", trial=event.trial)])
+            case Graded() | TrialFailed():
+                return self._replace_or_shorten(state, event.trial)
+            case EffectFinished():
+                step = _step_of(event.key.partition("/")[0])
+                return self._seal(state, step)
+            case _:
+                return NOTHING
+
+    async def perform(self, effect: Effect, performing: Performing) -> Sequence[AnyEvent]:
+        assert isinstance(effect, Assemble)
+        progress = self._state.trials.get(effect.trial)
+        if progress is None:  # cancelled between the intent and now
+            return []
+        graded, ended, spec = progress.graded, progress.ended, progress.spec
+        assert graded is not None and graded.reward is not None and ended is not None
+        stitched = stitch(progress.turns, index=spec.index, task=spec.task, geometry=self._geometry, blobs=self._blobs)
+        return [
+            TrajectoryAssembled(
+                trial=spec.trial,
+                step=progress.step,
+                index=spec.index,
+                task=spec.task,
+                record=pack(self._blobs, record.encode(stitched.record)),
+                reward=graded.reward,
+                ids=stitched.ids,
+                sampled=stitched.sampled,
+                turns=len(progress.turns),
+                chunks=len(stitched.record.chunks),
+                boundaries=stitched.boundaries,
+                drift_in_loss=stitched.drift_in_loss,
+                non_canonical_turns=stitched.non_canonical_turns,
+                end_reason=ended.reason,
+            )
+        ]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        yield
+
+    # --- decisions ------------------------------------------------------------------------------------------------------
+
+    def _fail(self, state: AssemblerState, trial: str, cause: str) -> None:
+        progress = state.trials.pop(trial)
+        step = state.steps[progress.step]
+        step.in_play.discard(trial)
+        step.failed[trial] = cause
+
+    def _replace_or_shorten(self, state: AssemblerState, trial: str) -> Decision:
+        step = state.steps.get(_step_of(trial))
+        if step is None or trial not in step.failed:
+            return NOTHING
+        possible = len(step.assembled) + len(step.in_play)
+        if possible >= step.batch_size:
+            return NOTHING
+        replaced = len(step.specs) - step.launched
+        if replaced < REPLACEMENTS_PER_TRIAL * step.launched:
+            name = trial_id(step.step, step.next_index)
+            spec = step.specs[trial]
+            replacement = TrialSpec(
+                trial=name,
+                index=step.next_index,
+                task=spec.task,
+                seed=trial_seed(self._config.run.seed, name),
+                turn_limit=spec.turn_limit,
+            )
+            cause = step.failed[trial]
+            replaced_event = TrialReplaced(
+                step=step.step, temperature=step.temperature, failed=trial, cause=cause, replacement=replacement
+            )
+            return Decision(events=[replaced_event])
+        if step.in_play:
+            return NOTHING
+        return self._seal(state, step.step)
+
+    def _seal(self, state: AssemblerState, number: int) -> Decision:
+        """The batch, once B trials are in it, or once no more can come."""
+        step = state.steps.get(number)
+        if step is None:
+            return NOTHING
+        short = len(step.assembled) < step.batch_size
+        if short and step.in_play:
+            return NOTHING
+        events: list[AnyEvent] = []
+        if short:
+            causes = dict(sorted(Counter(step.failed.values()).items()))
+            events.append(BatchShort(step=number, wanted=step.batch_size, possible=len(step.assembled), causes=causes))
+        items = tuple(sorted(step.assembled.values(), key=lambda item: item.index))
+        cancelled = sorted(step.in_play, key=lambda trial: step.specs[trial].index)
+        events.append(
+            BatchSealed(
+                step=number,
+                purpose=step.purpose,
+                items=items,
+                digest=batch_digest((item.trajectory_digest, item.reward) for item in items),
+                launched=step.launched,
+                failed=len(step.failed),
+                cancelled=len(cancelled),
+                lost_by_family=_lost(step, lambda spec: families_of(spec.task)),
+                lost_by_length=_lost(step, lambda spec: (f"turn limit {spec.turn_limit}",)),
+            )
+        )
+        events += [TrialCancelled(trial=trial, step=number, cause="batch complete") for trial in cancelled]
+        return Decision(events=events, cancels=[f"{trial}/assemble" for trial in cancelled])
+
+
+def _step_of(trial: str) -> int:
+    return int(trial.partition(".")[0].removeprefix("s"))
+
+
+def _lost(step: StepProgress, groups: Callable[[TrialSpec], Sequence[str]]) -> tuple[LossByGroup, ...]:
+    launched: Counter[str] = Counter()
+    lost: Counter[str] = Counter()
+    for trial, spec in step.specs.items():
+        for group in groups(spec):
+            launched[group] += 1
+            lost[group] += trial not in step.assembled
+    return tuple(LossByGroup(group=group, launched=launched[group], lost=lost[group]) for group in sorted(launched))
