@@ -1,0 +1,156 @@
+"""The log in memory: the same contract as files, without a disk. For tests, simulation and embedding.
+
+Guarantees the interface's contract among the threads and tasks of one process; frames go through the real codec, so
+what is refused on disk is refused here. Nothing survives the process; a journal reopened after ``close`` continues.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from t1actors.log.errors import JournalFailed, JournalFenced
+from t1actors.log.frame import CommitHead, Frame, decode_frame, encode_frame
+from t1actors.log.interface import JournalReader, JournalWriter, Watch, check_journal_name
+from t1actors.log.watch import DescriptorWatch
+
+
+class _Journal:
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.bases: list[int] = []
+        self.next_sequence = 0
+        self.epoch = 0
+        self.writer: MemoryWriter | None = None
+
+
+class MemoryLog:
+    """A ``Log`` in this process's memory."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._journals: dict[str, _Journal] = {}
+        self._watches: set[_MemoryWatch] = set()
+
+    def open_writer(self, name: str) -> JournalWriter:
+        check_journal_name(name)
+        with self._lock:
+            journal = self._journals.setdefault(name, _Journal())
+            if journal.writer is not None:
+                raise JournalFenced(f"journal {name}: held by a writer of epoch {journal.epoch}; close that one first")
+            journal.epoch += 1
+            journal.writer = MemoryWriter(self, name, journal.epoch, journal.next_sequence)
+            return journal.writer
+
+    def open_reader(self, name: str, *, from_sequence: int = 0) -> JournalReader:
+        return _MemoryReader(self, check_journal_name(name), from_sequence)
+
+    @asynccontextmanager
+    async def _watching(self) -> AsyncGenerator[Watch]:
+        watch = _MemoryWatch()
+        with self._lock:
+            self._watches.add(watch)
+        try:
+            yield watch
+        finally:
+            with self._lock:
+                self._watches.discard(watch)
+            watch.close()
+
+    def watch(self) -> AbstractAsyncContextManager[Watch]:
+        return self._watching()
+
+    def journals(self) -> list[str]:
+        with self._lock:
+            return sorted(self._journals)
+
+    def append(self, writer: MemoryWriter, head: CommitHead, events: Sequence[bytes]) -> int:
+        """For ``MemoryWriter``: the frame becomes visible and watches wake, or nothing happens."""
+        with self._lock:
+            journal = self._journals[writer.name]
+            if journal.writer is not writer:
+                raise JournalFailed(f"journal {writer.name}: the writer of epoch {writer.epoch} is closed")
+            base = journal.next_sequence
+            journal.frames.append(encode_frame(head, events, base_sequence=base, epoch=writer.epoch))
+            journal.bases.append(base)
+            journal.next_sequence = base + len(events)
+            for watch in self._watches:
+                watch.notify(writer.name)
+            return base
+
+    def release(self, writer: MemoryWriter) -> None:
+        """For ``MemoryWriter``: the journal is free again."""
+        with self._lock:
+            if self._journals[writer.name].writer is writer:
+                self._journals[writer.name].writer = None
+
+    def frames_from(self, name: str, index: int, max_frames: int) -> list[bytes]:
+        """For readers: encoded frames from the ``index``-th on."""
+        with self._lock:
+            journal = self._journals.get(name)
+            return journal.frames[index : index + max_frames] if journal else []
+
+    def index_near(self, name: str, sequence: int) -> int | None:
+        """For readers: the index of a frame at or before the first that reaches ``sequence``; None: no journal yet."""
+        with self._lock:
+            journal = self._journals.get(name)
+            return None if journal is None else max(0, bisect_left(journal.bases, sequence) - 1)
+
+
+class MemoryWriter:
+    def __init__(self, log: MemoryLog, name: str, epoch: int, next_sequence: int) -> None:
+        self._log = log
+        self.name = name
+        self.epoch = epoch
+        self.next_sequence = next_sequence
+
+    def append(self, head: CommitHead, events: Sequence[bytes]) -> int:
+        first = self._log.append(self, head, events)
+        self.next_sequence = first + len(events)
+        return first
+
+    def close(self) -> None:
+        self._log.release(self)
+
+
+class _MemoryReader:
+    def __init__(self, log: MemoryLog, name: str, from_sequence: int) -> None:
+        self._log = log
+        self._from = from_sequence
+        self._index: int | None = None
+        self.name = name
+        self.next_sequence = from_sequence
+
+    def read(self, *, max_frames: int = 256) -> list[Frame]:
+        if self._index is None:
+            self._index = self._log.index_near(self.name, self._from)
+        if self._index is None:
+            return []
+        while encoded := self._log.frames_from(self.name, self._index, max_frames):
+            self._index += len(encoded)
+            frames = [decode_frame(self.name, data, 0, len(data))[0] for data in encoded]
+            if wanted := [frame for frame in frames if frame.reaches(self._from)]:
+                self.next_sequence = wanted[-1].next_sequence
+                return wanted
+        return []
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _MemoryWatch(DescriptorWatch):
+    """Wakes by an eventfd, so that a writer in any thread, or in none of ours, can wake a task of any event loop."""
+
+    def __init__(self) -> None:
+        super().__init__(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self._journals: set[str] = set()
+
+    def add(self, journal: str) -> None:
+        self._journals.add(check_journal_name(journal))
+
+    def notify(self, journal: str) -> None:
+        if journal in self._journals:
+            os.eventfd_write(self._descriptor, 1)
