@@ -1,0 +1,203 @@
+"""The barrier as a pure state machine: which step opens when, with which weights. No process, no time."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from t1actors import config as cfg
+from t1actors.actors.publisher import Publisher, PublisherState
+from t1actors.events import (
+    ActorInitialised,
+    AnyEvent,
+    BarrierOpened,
+    BatchItem,
+    BatchSealed,
+    BatchShort,
+    CriticInitialised,
+    CriticUpdated,
+    GenerationQuiesced,
+    ModelExported,
+    Payload,
+    RunFailed,
+    RunFinished,
+    StepOpened,
+    TimerFired,
+    WeightsLoaded,
+    WeightsOffered,
+    WeightsPublished,
+)
+from t1actors.log.blobs import MemoryBlobs
+from t1actors.runtime.actor import ActorContext
+from tests.actors.samples import actor_updated, critic_updated
+
+
+def payload(name: str) -> Payload:
+    return Payload(digest=name, size_bytes=1, inline=b"w")
+
+
+class Bench:
+    """A publisher fed by hand: ``send`` folds and decides, folds what was decided, and returns it."""
+
+    def __init__(self, tmp_path: Path, *sets: str) -> None:
+        config = cfg.resolve(preset="smoke", sets=sets).config
+        context = ActorContext("publisher", tmp_path, config, MemoryBlobs(), 1, lambda: 0.0)
+        self.publisher = Publisher(context)
+        self.state: PublisherState = self.publisher.initial()
+        self.opened: list[StepOpened] = []
+
+    def send(self, event: AnyEvent) -> Sequence[AnyEvent]:
+        self.state = self.publisher.fold(self.state, event)
+        events = self.publisher.decide(self.state, event).events
+        for out in events:
+            self.state = self.publisher.fold(self.state, out)
+            if isinstance(out, StepOpened):
+                self.opened.append(out)
+        return events
+
+    def start(self) -> None:
+        self.send(CriticInitialised(weights="c0", state=payload("c0")))
+        [barrier] = self.send(ActorInitialised(version="v0", weights=payload("v0"), state=payload("s0")))
+        assert isinstance(barrier, BarrierOpened)
+        self.answer(barrier.step, "v0")
+
+    def answer(self, step: int, digest: str) -> Sequence[AnyEvent]:
+        [offered] = self.send(GenerationQuiesced(step=step, replica="sampler"))
+        assert isinstance(offered, WeightsOffered)
+        assert offered.digest == digest
+        return self.send(WeightsLoaded(step=step, replica="sampler", digest=digest, seconds=0.25))
+
+    def seal(self, step: int) -> Sequence[AnyEvent]:
+        purpose = self.publisher._schedule.purpose(step)
+        item = BatchItem(trial=f"s{step}.t0", index=0, trajectory_digest="00", reward=0.5)
+        return self.send(
+            BatchSealed(step=step, purpose=purpose, items=(item,), digest="b", launched=1, failed=0, cancelled=0)
+        )
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, "schedule.evaluate=false", "schedule.recalibrate_steps=0", "schedule.train_steps=4")
+
+
+def test_the_first_two_training_steps_open_together_with_the_first_weights(bench: Bench) -> None:
+    bench.start()
+    assert [(s.step, s.version, s.version_index) for s in bench.opened] == [(0, "v0", 0), (1, "v0", 0)]
+
+
+def test_step_two_opens_only_when_step_zero_is_trained_and_step_one_is_sealed(bench: Bench) -> None:
+    bench.start()
+    bench.seal(0)
+    bench.send(critic_updated(0))
+    assert bench.send(actor_updated(0, "v1")) == []  # batch 1 is still being collected
+    [barrier] = bench.seal(1)
+    assert isinstance(barrier, BarrierOpened)
+    published, opened = bench.answer(barrier.step, "v1")
+    assert isinstance(published, WeightsPublished)
+    assert isinstance(opened, StepOpened)
+    assert (opened.step, opened.version, opened.version_index) == (2, "v1", 1)
+
+
+def test_staleness_is_zero_for_the_first_batch_and_one_for_every_later_one(bench: Bench) -> None:
+    bench.start()
+    for step in range(4):
+        bench.seal(step)
+        bench.send(critic_updated(step))
+        bench.send(actor_updated(step, f"v{step + 1}"))
+        if step + 1 < 4:
+            for event in bench.seal(step + 1):
+                if isinstance(event, BarrierOpened):
+                    bench.answer(event.step, f"v{step + 1}")
+    trained_before = range(4)
+    assert [k - s.version_index for k, s in zip(trained_before, bench.opened, strict=True)] == [0, 1, 1, 1]
+
+
+def test_an_evaluation_stands_alone_and_the_last_one_has_the_final_weights(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "schedule.recalibrate_steps=0", "schedule.train_steps=1")
+    bench.start()
+    assert [s.purpose for s in bench.opened] == ["evaluate"]
+    bench.seal(0)
+    assert [s.temperature for s in bench.opened] == [1.0, 0.0]
+    bench.seal(1)
+    assert [s.step for s in bench.opened] == [0, 1, 2]
+    bench.seal(2)
+    bench.send(critic_updated(2))
+    [barrier] = bench.send(actor_updated(2, "v1"))
+    assert isinstance(barrier, BarrierOpened)
+    bench.answer(barrier.step, "v1")
+    assert (bench.opened[-1].purpose, bench.opened[-1].version) == ("evaluate", "v1")
+    assert bench.send(ModelExported(version="v1", folder="model")) == []
+    assert [type(e) for e in bench.seal(3)] == [RunFinished]
+
+
+def test_the_critic_may_finish_after_the_actor_without_a_step_opening_early(bench: Bench) -> None:
+    bench.start()
+    bench.seal(0)
+    bench.seal(1)
+    assert bench.send(actor_updated(0, "v1")) == []
+    assert [type(e) for e in bench.send(critic_updated(0))] == [BarrierOpened]
+
+
+def test_recalibration_steps_wait_for_the_critic_alone_and_publish_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "schedule.evaluate=false", "schedule.recalibrate_steps=3", "schedule.train_steps=1")
+    bench.start()
+    bench.seal(0)
+    bench.seal(1)
+    [opened] = bench.send(critic_updated(0))
+    assert isinstance(opened, StepOpened)
+    assert (opened.step, opened.version) == (2, "v0")
+
+
+def test_after_warm_up_the_policy_is_published_as_it_was_before(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "schedule.evaluate=false", "schedule.warmup_steps=2", "schedule.train_steps=1")
+    bench.start()
+    bench.seal(0)
+    bench.seal(1)
+    bench.send(critic_updated(0))
+    # step 2 recalibrates: it samples from the first weights, which are still the published ones
+    [opened] = bench.send(actor_updated(0, "warm1"))
+    assert isinstance(opened, StepOpened)
+    assert (opened.purpose, opened.version) == ("recalibrate", "v0")
+
+
+def test_a_replica_that_never_answers_fails_the_run_by_name(bench: Bench) -> None:
+    bench.send(CriticInitialised(weights="c0", state=payload("c0")))
+    bench.send(ActorInitialised(version="v0", weights=payload("v0"), state=payload("s0")))
+    [failed] = bench.send(TimerFired(key="barrier/-1/deadline", due_s=120.0))
+    assert isinstance(failed, RunFailed)
+    assert "sampler" in failed.reason
+
+
+def test_a_batch_without_one_graded_trial_fails_the_run(bench: Bench) -> None:
+    bench.start()
+    [failed] = bench.send(
+        BatchSealed(step=0, purpose="train", items=(), digest="b", launched=24, failed=24, cancelled=0)
+    )
+    assert isinstance(failed, RunFailed)
+    assert "24 trials" in failed.reason
+
+
+def test_a_short_batch_stops_the_run_only_when_policy_says_so(tmp_path: Path) -> None:
+    short = BatchShort(step=0, wanted=24, possible=20, causes={"infra": 4})
+    patient = Bench(tmp_path)
+    patient.start()
+    assert patient.send(short) == []
+    strict = Bench(tmp_path, "rollout.on_batch_short=stop")
+    strict.start()
+    [failed] = strict.send(short)
+    assert isinstance(failed, RunFailed)
+    assert "4 x infra" in failed.reason
+
+
+def test_every_training_step_draws_other_tasks_until_the_pool_is_used_up(bench: Bench) -> None:
+    schedule = bench.publisher._schedule
+    drawn = [spec.task for step in range(4) for spec in schedule.planned(step).trials]
+    assert len(set(drawn)) == len(drawn) == 96  # smoke: 4 steps of 24 are its pool of 96
+
+
+def test_a_critic_update_alone_never_counts_as_a_trained_step(bench: Bench) -> None:
+    bench.start()
+    bench.seal(0)
+    bench.seal(1)
+    assert bench.send(critic_updated(0)) == []
+    assert isinstance(critic_updated(0), CriticUpdated)
