@@ -1,14 +1,15 @@
 """What an engine is: token ids in, token ids out, with the record that training needs.
 
-A request carries the whole stream of its sequence so far; the answer carries what the model added and, for every predicting
-position that the caller has no row for yet, the experts that the forward chose there.
+A request carries the whole stream of its sequence so far; the answer carries what the model added and, for every
+predicting position that the caller has no row for yet, the experts that the forward chose there.
 
 What every engine guarantees:
-- one result comes from one version of the weights: ``load`` waits until no request is live, and later requests wait for it;
-- for a stream of N ids after generation, ``routing_RLK`` holds rows [known_rows, N - 1): over the calls of a sequence the
-  rows sum to N - 1, each position once (the last id predicts nothing and has none);
-- ``logprobs`` are float32, of the sampled ids, under the distribution they were drawn from (at temperature 0 the draw is
-  the argmax and the log-probs are those of temperature 1);
+- one result comes from one version of the weights: ``load`` waits until no request is live, and later requests wait
+  for it;
+- for a stream of N ids after generation, ``routing_RLK`` holds rows [known_rows, N - 1): over the calls of a
+  sequence the rows sum to N - 1, each position once (the last id predicts nothing and has none);
+- ``logprobs`` are float32, of the sampled ids, under the distribution they were drawn from (at temperature 0 the
+  draw is the argmax and the log-probs are those of temperature 1);
 - the draw at a position depends on (seed, position) and the weights, never on what else was being generated.
 A sequence's cache is an optimisation that no result shows: it may be lost at any time.
 
@@ -60,8 +61,8 @@ class GenerateRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateResult:
-    """``finish`` is "stop" when the last sampled id is one of ``stop_ids`` (it is part of ``sampled_ids``), else "length":
-    ``max_new_tokens``, or the engine's longest stream. ``versions`` cover ``sampled_ids``."""
+    """``finish`` is "stop" when the last sampled id is one of ``stop_ids`` (it is part of ``sampled_ids``), else
+    "length": ``max_new_tokens``, or the engine's longest stream. ``versions`` cover ``sampled_ids``."""
 
     request_id: str
     sampled_ids: tuple[int, ...]
@@ -95,8 +96,9 @@ class Engine(Protocol):
         ...
 
     async def load(self, version: str, weights: bytes | memoryview) -> None:
-        """Wait until no request is live, then use ``weights`` (``models.checkpoint.weights_to_bytes``), which must have the
-        digest ``version``; no cache survives. Raises ``models.checkpoint.CheckpointError``; then the old weights stay."""
+        """Wait until no request is live, then use ``weights`` (``models.checkpoint.weights_to_bytes``), which must
+        have the digest ``version``; no cache survives. Raises ``models.checkpoint.CheckpointError``; then the old
+        weights stay."""
         ...
 
     async def release(self, sequence: str) -> None:

@@ -1,12 +1,13 @@
 """Weights as content: canonical state, digest, bytes, and Hugging Face folders.
 
-Canonical weights are a mapping of Hugging Face parameter names to tensors in which tied tensors appear once. Their digest
-is a tree of blake3 over fixed blocks of rows, so that it names the numbers and not the layout: any holder of whole blocks
-(a shard, a file, a process) computes the same leaves.
+Canonical weights are a mapping of Hugging Face parameter names to tensors in which tied tensors appear once. Their
+digest is a tree of blake3 over fixed blocks of rows, so that it names the numbers and not the layout: any holder of
+whole blocks (a shard, a file, a process) computes the same leaves.
 
-Guarantees: ``weights_digest`` depends on names, dtypes, shapes and values only; ``weights_from_bytes(weights_to_bytes(w))``
-equals w in every bit; the same weights give the same bytes in every process; what ``weights_from_bytes`` returns is aligned
-memory of its own (matrix products may differ in the last bit with alignment).
+Guarantees: ``weights_digest`` depends on names, dtypes, shapes and values only;
+``weights_from_bytes(weights_to_bytes(w))`` equals w in every bit; the same weights give the same bytes in every
+process; what ``weights_from_bytes`` returns is aligned memory of its own (matrix products may differ in the last bit
+with alignment).
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import torch
 from torch import Tensor
 
 BLOCK_ROWS = 256
-"""Rows of one leaf of the digest tree; a row is a tensor's last dimension. Part of every version's name: never change it."""
+"""Rows of one leaf of the digest tree; a row is a tensor's last dimension. Part of every version's name: never
+change it."""
 
 
 class CheckpointError(Exception):
-    """Weights that can't be used: damaged, of another digest, or for another model. Says which tensor and what to do."""
+    """Weights that can't be used: damaged, of another digest, or for another model. Says which tensor and what to
+    do."""
 
 
 def _raw(tensor: Tensor) -> memoryview:
@@ -74,22 +77,20 @@ def weights_from_bytes(data: bytes | memoryview, *, version: str | None = None) 
     weights = {name: loaded[name].clone() for name in sorted(loaded)}
     if version is not None and (found := weights_digest(weights)) != version:
         raise CheckpointError(
-            f"weights have digest {found[:16]}… where version {version[:16]}… was asked for; the blob is not what names it"
+            f"weights have digest {found[:16]}… where version {version[:16]}… was asked for; "
+            "the blob is not what its name says"
         )
     return weights
 
 
 def require_same_tensors(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], *, what: str) -> None:
-    """Raise ``CheckpointError`` unless names, shapes and dtypes agree."""
+    """Raise ``CheckpointError`` unless names and shapes agree (dtypes may differ: a sampler may cast)."""
     missing = sorted(expected.keys() - given.keys())
     extra = sorted(given.keys() - expected.keys())
     if missing or extra:
-        raise CheckpointError(
-            f"{what}: tensors missing {missing[:3]}, unknown {extra[:3]}; these are another model's weights"
-        )
+        raise CheckpointError(f"{what}: tensors missing {missing[:3]}, unknown {extra[:3]}; another model's weights")
     for name, tensor in expected.items():
-        other = given[name]
-        if other.shape != tensor.shape or other.dtype != tensor.dtype:
+        if given[name].shape != tensor.shape:
             raise CheckpointError(
-                f"{what}: {name} is {other.dtype}{list(other.shape)}, the model wants {tensor.dtype}{list(tensor.shape)}"
+                f"{what}: {name} has shape {list(given[name].shape)}, the model wants {list(tensor.shape)}"
             )

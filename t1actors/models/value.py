@@ -1,0 +1,80 @@
+"""The critic's network: the policy's trunk with a scalar head that starts at zero.
+
+Guarantees: a fresh head gives value 0 everywhere (learning.md: a random head of the wrong scale is worse than no
+critic); its routers choose freely (T1 section 4); values are float32.
+
+Shapes: R rows, H hidden.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeModel
+
+from t1actors.models.checkpoint import CheckpointError, weights_from_bytes, weights_to_bytes
+from t1actors.models.folder import check_config
+from t1actors.models.network import Network
+from t1actors.models.policy import Policy, shape_of
+from t1actors.models.trunk import Trunk
+
+WEIGHTS_FILE = "value.safetensors"
+
+
+class _ValueModule(nn.Module):
+    def __init__(self, base: Qwen3MoeModel, hidden: int) -> None:
+        super().__init__()
+        self.model = base
+        self.value_head = nn.Linear(hidden, 1, dtype=torch.float32)
+        nn.init.zeros_(self.value_head.weight)
+        nn.init.zeros_(self.value_head.bias)
+
+
+class ValueModel(Network):
+    """Canonical names: the trunk's as in the policy (``model.…``), ``value_head.weight``, ``value_head.bias``."""
+
+    def __init__(self, base: Qwen3MoeModel) -> None:
+        trunk = Trunk(base)
+        config = cast(Qwen3MoeConfig, base.config)
+        self._module = _ValueModule(base, cast(Any, config).hidden_size)
+        super().__init__(self._module, trunk, shape_of(config, trunk))
+        self.config = config
+
+    @classmethod
+    def from_policy(cls, policy: Policy) -> ValueModel:
+        """A critic with a copy of the policy's trunk and a zero head."""
+        return cls(copy.deepcopy(policy.hf.model))
+
+    def values(self, hidden_RH: Tensor) -> Tensor:
+        """The value of each row, float32."""
+        return self._module.value_head(hidden_RH.float())[:, 0]
+
+    def copy(self) -> ValueModel:
+        other = ValueModel(copy.deepcopy(self._module.model))
+        other.load_weights(self.weights())
+        return other
+
+
+def save_value(value: ValueModel, folder: Path) -> None:
+    """A critic folder: the trunk's ``config.json`` and ``value.safetensors`` with the canonical weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    value.config.save_pretrained(folder)
+    (folder / WEIGHTS_FILE).write_bytes(weights_to_bytes(value.weights()))
+
+
+def load_value(folder: Path, *, dtype: str = "float32", experts: str = "grouped_mm") -> ValueModel:
+    """The critic in ``folder`` (as ``save_value`` wrote it). Raises ``PolicyUnsupported``, ``CheckpointError``."""
+    check_config(folder)
+    path = folder / WEIGHTS_FILE
+    if not path.is_file():
+        raise CheckpointError(f"{folder}: no {WEIGHTS_FILE}; a critic folder is written by `save_value`")
+    config = Qwen3MoeConfig.from_pretrained(folder)
+    base = Qwen3MoeModel._from_config(config, dtype=getattr(torch, dtype), experts_implementation=experts)
+    value = ValueModel(cast(Qwen3MoeModel, base))
+    value.load_weights(weights_from_bytes(path.read_bytes()))
+    return value
