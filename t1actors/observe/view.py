@@ -1,0 +1,242 @@
+"""What is known of a run: plain values that ``observe.fold`` fills from the log and that displays and reports read.
+
+Guarantees: everything here comes from events and the commit heads around them; ``RunView.as_of`` says up to which
+sequence of each journal, ``RunView.complete`` whether the run has ended. Nothing here reads a clock: what depends on
+"now" takes it as an argument.
+
+Two kinds of seconds: ``StepView.spans`` are wall-clock intervals of the step's phases, which overlap between steps;
+``StepView.trial_seconds`` are sums over trials that ran at the same time.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from t1actors.config import Config
+from t1actors.events import ActorUpdated, CriticUpdated, LossByGroup, Purpose, ValuesEstimated
+
+TrialPhase = Literal["waiting", "working", "ended", "sealed", "graded", "assembled", "failed", "cancelled"]
+OVER: frozenset[TrialPhase] = frozenset({"graded", "assembled", "failed", "cancelled"})
+TIMER = "Wait"
+"""Effect kind of the runtime's timers: nobody works on one, so it is no sign of what an actor does."""
+
+
+@dataclass
+class TrialView:
+    """One attempt at a task. ``fraction`` is P / n, ``reward`` P / S; both None until it is graded."""
+
+    trial: str
+    task: str
+    index: int
+    phase: TrialPhase = "waiting"
+    turns: int = 0
+    ids: int = 0
+    sampled: int = 0
+    entropy_sum: float = 0.0
+    reward: float | None = None
+    passed: int = 0
+    expected: int = 0
+    outcome: str = ""
+    end_reason: str = ""
+    drift_in_loss: int = 0
+    non_canonical_turns: int = 0
+    boundaries: Counter[str] = field(default_factory=Counter[str])
+
+    @property
+    def fraction(self) -> float | None:
+        return self.passed / self.expected if self.outcome == "graded" and self.expected else None
+
+
+@dataclass(frozen=True)
+class Span:
+    """A phase of a step on the wall clock."""
+
+    phase: str
+    start_ns: int
+    end_ns: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e9
+
+
+@dataclass
+class StepView:
+    """A step from its opening on. ``kept`` are the trials of its sealed batch, in index order; figures are over
+    them."""
+
+    step: int
+    purpose: Purpose
+    version: str
+    version_index: int
+    batch_size: int
+    temperature: float
+    opened_ns: int
+    trials: dict[str, TrialView] = field(default_factory=dict[str, TrialView])
+    kept: tuple[TrialView, ...] = ()
+    sealed_ns: int | None = None
+    done_ns: int | None = None
+    short_of: int = 0
+    lost_by_family: tuple[LossByGroup, ...] = ()
+    lost_by_length: tuple[LossByGroup, ...] = ()
+    values: ValuesEstimated | None = None
+    critic: CriticUpdated | None = None
+    actor: ActorUpdated | None = None
+    spans: list[Span] = field(default_factory=list[Span])
+    trial_seconds: dict[str, float] = field(default_factory=lambda: defaultdict[str, float](float))
+    size_bytes: Counter[str] = field(default_factory=Counter[str])
+    """Bytes that this step wrote, by what they are; "events" are the events themselves, the others blobs."""
+
+    @property
+    def reward_mean(self) -> float | None:
+        return _mean(t.reward for t in self.kept)
+
+    @property
+    def fraction_mean(self) -> float | None:
+        return _mean(t.fraction for t in self.kept)
+
+    @property
+    def turns_mean(self) -> float | None:
+        return _mean(float(t.turns) for t in self.kept)
+
+    @property
+    def ids_mean(self) -> float | None:
+        return _mean(float(t.ids) for t in self.kept)
+
+    @property
+    def sampled(self) -> int:
+        return sum(t.sampled for t in self.kept)
+
+    @property
+    def drift_in_loss(self) -> int:
+        return sum(t.drift_in_loss for t in self.kept)
+
+    @property
+    def entropy_mean(self) -> float | None:
+        """The sampler's mean entropy per sampled token, nats."""
+        return sum(t.entropy_sum for t in self.kept) / self.sampled if self.sampled else None
+
+    @property
+    def over(self) -> int:
+        """Trials that need nothing more."""
+        return sum(t.phase in OVER for t in self.trials.values())
+
+    @property
+    def failed(self) -> int:
+        return sum(t.phase == "failed" for t in self.trials.values())
+
+    def seconds(self, phase: str) -> float:
+        return sum(s.seconds for s in self.spans if s.phase == phase)
+
+
+@dataclass
+class Intent:
+    """An effect that was begun and has not ended. ``done`` of ``total`` is what it reported, if it knows a total."""
+
+    actor: str
+    key: str
+    effect_kind: str
+    since_ns: int
+    deadline_s: float | None
+    done: float = 0.0
+    total: float | None = None
+    unit: str = ""
+
+
+ActorPhase = Literal["starting", "ready", "stopped"]
+
+
+@dataclass
+class ActorView:
+    """An actor process: ``starts`` counts its incarnations, ``exits`` how earlier ones ended."""
+
+    name: str
+    journal: str
+    phase: ActorPhase = "starting"
+    starts: int = 0
+    epoch: int = 0
+    rss_bytes: int = 0
+    start_s: float = 0.0
+    exits: list[str] = field(default_factory=list[str])
+    intents: dict[str, Intent] = field(default_factory=dict[str, Intent])
+    busy: Counter[str] = field(default_factory=Counter[str])
+    """What it is doing: last part of the effect keys that are open, timers left out ("sample": 48)."""
+
+    @property
+    def restarts(self) -> int:
+        return max(0, self.starts - 1)
+
+
+@dataclass
+class RunView:
+    """A run as of ``as_of`` (journal name to last sequence folded)."""
+
+    run: str = ""
+    config: Config | None = None
+    code_version: str = ""
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    as_of: dict[str, int] = field(default_factory=dict[str, int])
+    first_ns: int | None = None
+    last_ns: int | None = None
+    sessions: int = 0
+    """How often the run was started: 1, more when it was resumed."""
+    steps: dict[int, StepView] = field(default_factory=dict[int, StepView])
+    trial_step: dict[str, int] = field(default_factory=dict[str, int])
+    actors: dict[str, ActorView] = field(default_factory=dict[str, ActorView])
+    failures: Counter[str] = field(default_factory=Counter[str])
+    """Trials that infrastructure failed, by cause."""
+    outcomes: Counter[str] = field(default_factory=Counter[str])
+    published: int = 0
+    published_bytes: int = 0
+    run_bytes: Counter[str] = field(default_factory=Counter[str])
+    """Bytes that belong to no step."""
+    unknown_events: int = 0
+    model_folder: str = ""
+    finished: bool = False
+    failed_reason: str = ""
+    stopped_reason: str | None = None
+    cpu_s: float | None = None
+
+    @property
+    def complete(self) -> bool:
+        """True when no more events are to come."""
+        return self.stopped_reason is not None
+
+    @property
+    def seconds(self) -> float:
+        if self.first_ns is None or self.last_ns is None:
+            return 0.0
+        return (self.last_ns - self.first_ns) / 1e9
+
+    def of_purpose(self, purpose: Purpose) -> list[StepView]:
+        """Steps of that purpose whose batch is sealed, in order."""
+        return [s for _, s in sorted(self.steps.items()) if s.purpose == purpose and s.sealed_ns is not None]
+
+    @property
+    def trained(self) -> list[StepView]:
+        """Train steps whose actor update is recorded, in order."""
+        return [s for s in self.of_purpose("train") if s.actor is not None]
+
+    @property
+    def current(self) -> StepView | None:
+        """The oldest step that is not done, else the newest."""
+        open_steps = [s for s in self.steps.values() if s.done_ns is None]
+        if open_steps:
+            return min(open_steps, key=lambda s: s.step)
+        return self.steps[max(self.steps)] if self.steps else None
+
+    @property
+    def planned_steps(self) -> int | None:
+        if self.config is None:
+            return None
+        plan = self.config.schedule
+        return 3 * plan.evaluate + plan.warmup_steps + plan.recalibrate_steps + plan.train_steps
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    present = [v for v in values if v is not None]
+    return statistics.fmean(present) if present else None
