@@ -1,0 +1,73 @@
+"""What a task is, once read: a frozen value that the pool, the verifier and the trainer's reports share.
+
+It holds where things are and what was declared, not the bytes: environment and tests are read when they are needed
+(``tasks.layers``), and ``digest`` says which bytes those must be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class TaskError(Exception):
+    """A task that cannot be used: says which file, which key or line, and what would be right."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A Dockerfile's COPY: ``sources`` are relative to the task's environment directory, ``target`` is absolute. With
+    ``into`` the target is a directory that receives files by their names; a source directory's *contents* are
+    copied."""
+
+    sources: tuple[str, ...]
+    target: str
+    into: bool
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a Dockerfile of the supported subset says. ``base`` is the image named by FROM."""
+
+    base: str
+    workdir: str
+    copies: tuple[Copy, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str
+    path: Path
+    digest: str
+    """blake3 over every file of the task's directory: paths, executable bits, contents."""
+    instruction: str
+    environment: Environment
+    tests_dir: Path
+    solution_dir: Path | None
+    expected: tuple[str, ...]
+    """Ids of the assertions that a complete report has. Empty: none were declared."""
+    control: str
+    """Id of the assertion that passes whenever the tests ran at all; it is never counted. Empty: the task has none."""
+    families: tuple[str, ...]
+    level: int
+    """Difficulty of a built-in task; 0 for others."""
+    sub_goals: int
+    agent_timeout_s: float | None
+    verifier_timeout_s: float
+    build_timeout_s: float
+    cpus: float | None
+    memory_mb: int | None
+    storage_mb: int | None
+    allow_internet: bool
+    unknown_keys: tuple[str, ...]
+    """Dotted keys of task.toml that mean nothing here: kept and reported, not refused."""
+
+    @property
+    def workdir(self) -> str:
+        return self.environment.workdir
+
+    @property
+    def graded_paths(self) -> tuple[str, ...]:
+        """What of the agent's file system the verifier gets to see."""
+        return (self.workdir,)
