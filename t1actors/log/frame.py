@@ -5,7 +5,8 @@ On disk and on the wire (little endian, 32 bytes, then the body):
     magic u32 | body length u32 | crc32c u32 | event count u32 | base sequence u64 | epoch u32 | flags u32 | body
 
 The body is a plain MessagePack stream: the commit head, then the events, as many as the count says (none when the
-frame only consumes). The checksum covers everything behind it: the rest of the header and the body.
+frame only consumes). The one flag, 1, marks the last frame of its segment file, so that a shortened file is noticed.
+The checksum covers everything behind it: the rest of the header and the body.
 
 Guarantees: what ``decode_frame`` returns was written by ``encode_frame`` byte for byte, or ``FrameError`` says what
 is wrong; encoding is deterministic; no frame is larger than ``MAX_FRAME_BYTES``, header included. What the events
@@ -32,6 +33,7 @@ _HEADER = struct.Struct("<IIIIQII")
 _LEAD = struct.Struct("<III")
 _REST = struct.Struct("<IQII")
 HEADER_BYTES = _HEADER.size
+_FLAG_SEALS = 1
 _CHECKSUM_FROM = _LEAD.size
 
 
@@ -84,11 +86,12 @@ class FrameError(Exception):
 
 
 class Header(NamedTuple):
-    """A verified frame's header. ``end`` is the offset behind its body."""
+    """A verified frame's header. ``end`` is the offset behind its body; ``seals``: the last frame of its segment."""
 
     events: int
     base_sequence: int
     epoch: int
+    seals: bool
     end: int
 
     @property
@@ -112,7 +115,9 @@ def frame_bytes(head: CommitHead, events_bytes: int) -> int:
     return HEADER_BYTES + len(_head_encoder.encode(head)) + events_bytes
 
 
-def encode_frame(head: CommitHead, events: Sequence[bytes], *, base_sequence: int, epoch: int) -> bytes:
+def encode_frame(
+    head: CommitHead, events: Sequence[bytes], *, base_sequence: int, epoch: int, seals: bool = False
+) -> bytes:
     """The frame's bytes. Raises ``FrameRefused``."""
     body = b"".join((_head_encoder.encode(head), *events))
     if HEADER_BYTES + len(body) > MAX_FRAME_BYTES:
@@ -128,7 +133,7 @@ def encode_frame(head: CommitHead, events: Sequence[bytes], *, base_sequence: in
         whole = False
     if not whole:
         raise FrameRefused(f"one of {len(events)} events (base sequence {base_sequence}) is not one MessagePack value")
-    rest = _REST.pack(len(events), base_sequence, epoch, 0)
+    rest = _REST.pack(len(events), base_sequence, epoch, _FLAG_SEALS if seals else 0)
     return b"".join((_LEAD.pack(MAGIC, len(body), crc32c(body, crc32c(rest))), rest, body))
 
 
@@ -145,9 +150,9 @@ def verify_frame(data: bytes | memoryview, offset: int, limit: int) -> Header:
         raise FrameError(f"a frame of {length + HEADER_BYTES:,} bytes where at most {limit - offset:,} follow")
     if crc32c(memoryview(data)[offset + _CHECKSUM_FROM : end]) != checksum:
         raise FrameError("checksum mismatch")
-    if flags:
+    if flags & ~_FLAG_SEALS:
         raise FrameError(f"flags {flags:#x} are not known to this version")
-    return Header(count, base_sequence, epoch, end)
+    return Header(count, base_sequence, epoch, bool(flags & _FLAG_SEALS), end)
 
 
 def frame_length(data: bytes | memoryview, offset: int) -> int:
@@ -155,12 +160,19 @@ def frame_length(data: bytes | memoryview, offset: int) -> int:
     return min(HEADER_BYTES + _HEADER.unpack_from(data, offset)[1], MAX_FRAME_BYTES)
 
 
-def decode_frame(journal: str, data: bytes | memoryview, offset: int, limit: int) -> tuple[Frame, int]:
-    """The frame at ``offset`` and the offset behind it. Raises ``FrameError``."""
-    header = verify_frame(data, offset, limit)
+def decode_body(journal: str, data: bytes | memoryview, offset: int, header: Header) -> Frame:
+    """The frame at ``offset``, whose ``header`` was verified. Raises ``FrameError``."""
     try:
         items = _items(memoryview(data)[offset + HEADER_BYTES : header.end], 1 + header.events)
         head = _head_decoder.decode(items[0])
     except msgspec.DecodeError as error:
         raise FrameError(f"the body is not a commit head and {header.events} events ({error})") from error
-    return Frame(journal, header.base_sequence, header.epoch, head, tuple(map(bytes, items[1:]))), header.end
+    return Frame(journal, header.base_sequence, header.epoch, head, tuple(map(bytes, items[1:])))
+
+
+def decode_frame(journal: str, data: bytes | memoryview) -> Frame:
+    """The frame that is the whole of ``data``. Raises ``FrameError``."""
+    header = verify_frame(data, 0, len(data))
+    if header.end != len(data):
+        raise FrameError(f"{len(data) - header.end} bytes follow the frame")
+    return decode_body(journal, data, 0, header)

@@ -131,7 +131,7 @@ class _MemoryReader:
             return []
         while encoded := self._log.frames_from(self.name, self._index, max_frames):
             self._index += len(encoded)
-            frames = [decode_frame(self.name, data, 0, len(data))[0] for data in encoded]
+            frames = [decode_frame(self.name, data) for data in encoded]
             if wanted := [frame for frame in frames if frame.reaches(self._from)]:
                 self.next_sequence = wanted[-1].next_sequence
                 return wanted

@@ -1,0 +1,93 @@
+"""The writer of a journal on disk.
+
+Guarantees: ``append`` returns when the frame is flushed (``durability="machine"``; with ``"process"`` it is in the
+kernel, which survives kill -9 but no power cut) and then published, in this order, by a write of the durable end that
+wakes the readers. After a failed write or flush nothing is tried again: the kernel may have marked pages clean that
+never reached the disk, so this writer is finished and its process must end; the next opening finds out what is there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from t1actors.log.errors import JournalFailed
+from t1actors.log.frame import CommitHead, encode_frame
+from t1actors.log.lock import Holder, JournalLock
+from t1actors.log.recovery import Recovered, recover
+from t1actors.log.segments import Position, end_path, fsync_directory, segment_path, write_all, write_end
+
+Durability = Literal["machine", "process"]
+
+
+class FileJournalWriter:
+    """Made by ``FileLog.open_writer``. ``recovered`` says what opening found."""
+
+    def __init__(
+        self, name: str, directory: Path, *, durability: Durability, segment_bytes: int, boot_id: str, lock: JournalLock
+    ) -> None:
+        """Takes over ``lock``. Raises ``JournalDamaged`` or ``OSError``."""
+        self.name = name
+        self._directory = directory
+        self._flushes = durability == "machine"
+        self._segment_bytes = segment_bytes
+        self._lock = lock
+        self.recovered: Recovered = recover(name, directory)
+        self.epoch = max(lock.previous.epoch, self.recovered.epoch) + 1
+        lock.remember(Holder(self.epoch, os.getpid(), boot_id))
+        self.next_sequence = self.recovered.next_sequence
+        self._segment, self._offset = self.recovered.position
+        self._sealed = self.recovered.sealed
+        self._segment_fd = os.open(segment_path(directory, self._segment), os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            self._end_fd = os.open(end_path(directory), os.O_WRONLY | os.O_CLOEXEC)
+        except BaseException:
+            os.close(self._segment_fd)
+            raise
+        self._unusable = ""
+
+    def append(self, head: CommitHead, events: Sequence[bytes]) -> int:
+        if self._unusable:
+            raise JournalFailed(self._unusable)
+        # One frame more once the segment is full: so it is known, when a frame is written, that it is the last.
+        seals = not self._sealed and self._offset >= self._segment_bytes
+        first = self.next_sequence
+        data = encode_frame(head, events, base_sequence=first, epoch=self.epoch, seals=seals)
+        try:
+            if self._sealed:
+                self._start_segment()
+            write_all(self._segment_fd, data, self._offset)
+            if self._flushes:
+                os.fdatasync(self._segment_fd)
+            write_end(self._end_fd, Position(self._segment, self._offset + len(data)))
+        except OSError as error:
+            place = f"{segment_path(self._directory, self._segment)}, offset {self._offset:,}"
+            self._unusable = (
+                f"journal {self.name}, {place}: writing failed ({error}); end this process, see to the disk, and start "
+                "again: recovery decides what is durable"
+            )
+            raise JournalFailed(self._unusable) from error
+        self._offset += len(data)
+        self._sealed = seals
+        self.next_sequence = first + len(events)
+        return first
+
+    def close(self) -> None:
+        if self._segment_fd < 0:
+            return
+        self._unusable = self._unusable or f"journal {self.name}: the writer of epoch {self.epoch} is closed"
+        os.close(self._segment_fd)
+        os.close(self._end_fd)
+        self._segment_fd = self._end_fd = -1
+        self._lock.release()
+
+    def _start_segment(self) -> None:
+        path = segment_path(self._directory, self._segment + 1)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        os.close(self._segment_fd)
+        self._segment_fd, self._segment, self._offset, self._sealed = descriptor, self._segment + 1, 0, False
+        if self._flushes:
+            os.fsync(descriptor)
+            fsync_directory(self._directory)

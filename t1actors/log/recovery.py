@@ -1,0 +1,235 @@
+"""Opening a journal after whatever happened to its writer.
+
+The rule (docs/log-format.md): a writer has one frame in flight, so only the bytes past the durable end may be torn, and
+only when no whole frame lies behind them.
+- Anything bad or missing *below* the durable end is damage: refused, with the place.
+- Whole frames *past* the durable end are kept. They may be only in the page cache (kill -9 between write and flush), so
+  they are written again and flushed before they are published.
+- A bad stretch past the end with a whole frame *behind* it is damage too: a torn tail has nothing behind it.
+- What remains is the torn tail of a frame that was never acknowledged: cut off, and its size is reported.
+
+Guarantees: after ``recover`` the durable end is the end of the files; every frame was checksummed; sequences have no
+gap. A journal that is refused is left as it was. The caller holds the lock.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from t1actors.log.errors import JournalDamaged
+from t1actors.log.frame import MAGIC_BYTES, FrameError, Header, verify_frame
+from t1actors.log.segments import (
+    START,
+    Position,
+    end_path,
+    fsync_directory,
+    list_segments,
+    read_end,
+    segment_path,
+    write_all,
+    write_end,
+)
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """Where the journal goes on (``sealed``: in the next segment), and what was found past the durable end:
+    ``kept_frames`` whole ones, and ``torn_bytes`` of one that never was acknowledged."""
+
+    position: Position
+    sealed: bool
+    next_sequence: int
+    epoch: int
+    kept_frames: int
+    torn_bytes: int
+
+
+@contextmanager
+def mapped(path: Path) -> Generator[memoryview]:
+    """The file's bytes, unread until touched; an empty view for an empty file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        if not size:
+            yield memoryview(b"")
+            return
+        with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as whole, memoryview(whole) as view:
+            yield view
+    finally:
+        os.close(descriptor)
+
+
+def recover(journal: str, directory: Path) -> Recovered:
+    """Check the journal, settle its tail and publish it. Starts the journal when there is none. Raises
+    ``JournalDamaged``, ``OSError``."""
+    segments = list_segments(directory)
+    durable = _durable_end(journal, directory, segments)
+    scan = _Scan(journal, directory, durable)
+    for segment in segments:
+        scan.segment(segment)
+    scan.finish()
+    _settle(directory, segments, durable, scan.good)
+    return Recovered(scan.good, scan.sealed, scan.next_sequence, scan.epoch, scan.kept_frames, scan.torn_bytes)
+
+
+def _durable_end(journal: str, directory: Path, segments: list[int]) -> Position:
+    """The durable end on disk. It is made before the first frame is written, so only an empty journal may lack it."""
+    path = end_path(directory)
+    durable = None
+    if path.exists():
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            durable = read_end(descriptor)
+        finally:
+            os.close(descriptor)
+    if durable is None:
+        if any(segment_path(directory, segment).stat().st_size for segment in segments):
+            raise JournalDamaged(journal, 0, 0, f"frames are there but the durable end {path} is missing")
+        return START
+    missing = [segment for segment in range(durable.segment + 1) if segment not in segments]
+    if missing and durable != START:
+        raise JournalDamaged(journal, missing[0], 0, f"segment file is missing below the durable end {durable}")
+    return durable
+
+
+class _Scan:
+    """One pass over all segments. ``good`` is where the last whole frame ends."""
+
+    def __init__(self, journal: str, directory: Path, durable: Position) -> None:
+        self._journal = journal
+        self._directory = directory
+        self._durable = durable
+        self._fault: JournalDamaged | None = None
+        self.good = START
+        self.sealed = False
+        self.next_sequence = 0
+        self.epoch = 0
+        self.kept_frames = 0
+        self.torn_bytes = 0
+
+    def segment(self, segment: int) -> None:
+        with mapped(segment_path(self._directory, segment)) as data:
+            offset = 0
+            if self._fault is None:
+                self._begin(segment, data)
+            if self._fault is None:
+                offset = self._frames(segment, data)
+            if self._fault is not None:
+                self._refuse_frames_behind(segment, data, offset)
+                self.torn_bytes += len(data) - offset
+
+    def finish(self) -> None:
+        """All segments are seen."""
+        if self.good < self._durable:
+            self._raise_missing(self.good)
+
+    def _begin(self, segment: int, data: memoryview) -> None:
+        """A segment begins where the one before it was sealed."""
+        follows = Position(self.good.segment + 1, 0) if self.sealed else START
+        if data and Position(segment, 0) != follows:
+            reason = f"the frame that ends this segment is missing, yet segment {segment} follows"
+            self._fault = JournalDamaged(self._journal, *self.good, reason)
+            if self.good < self._durable:
+                raise self._fault
+        self.sealed = self.sealed and not data
+
+    def _frames(self, segment: int, data: memoryview) -> int:
+        """Step over whole frames; returns where they stop."""
+        limit = len(data)  # of the frames that were acknowledged
+        if segment >= self._durable.segment:
+            limit = min(limit, self._durable.offset) if segment == self._durable.segment else 0
+        offset = 0
+        while offset < len(data):
+            below = offset < limit
+            try:
+                if self.sealed:
+                    raise FrameError("bytes behind the frame that ends the segment")
+                header = verify_frame(data, offset, limit if below else len(data))
+            except FrameError as error:
+                self._fault = JournalDamaged(self._journal, segment, offset, str(error))
+                if below:
+                    raise self._fault from error
+                return offset
+            self._expect(segment, offset, header)
+            self.kept_frames += not below
+            offset = header.end
+            self.good, self.sealed = Position(segment, offset), header.seals
+        return offset
+
+    def _expect(self, segment: int, offset: int, header: Header) -> None:
+        if header.base_sequence != self.next_sequence:
+            reason = f"sequence {header.base_sequence:,} where {self.next_sequence:,} must follow: frames are missing"
+            raise JournalDamaged(self._journal, segment, offset, reason)
+        if header.epoch < self.epoch:
+            reason = f"a frame of epoch {header.epoch} behind one of epoch {self.epoch}: a fenced writer wrote it"
+            raise JournalDamaged(self._journal, segment, offset, reason)
+        self.next_sequence, self.epoch = header.next_sequence, header.epoch
+
+    def _refuse_frames_behind(self, segment: int, data: memoryview, offset: int) -> None:
+        """The bytes from ``offset`` on may be a torn tail only when no whole frame is among them."""
+        assert self._fault is not None
+        whole = bytes(data[offset:])
+        at = whole.find(MAGIC_BYTES)
+        while at != -1:
+            try:
+                header = verify_frame(whole, at, len(whole))
+            except FrameError:
+                header = None
+            if header is not None and header.base_sequence >= self.next_sequence:
+                fault = self._fault
+                reason = (
+                    f"{fault.reason}, with a whole frame (sequence {header.base_sequence:,}) behind it at segment "
+                    f"{segment}, offset {offset + at:,}; this is damage, not a torn tail"
+                )
+                raise JournalDamaged(self._journal, fault.segment, fault.offset, reason)
+            at = whole.find(MAGIC_BYTES, at + 1)
+
+    def _raise_missing(self, at: Position) -> None:
+        reason = (
+            f"frames are missing: the files end here, but everything up to segment {self._durable.segment}, offset "
+            f"{self._durable.offset:,} was acknowledged"
+        )
+        raise JournalDamaged(self._journal, at.segment, at.offset, reason)
+
+
+def _settle(directory: Path, segments: list[int], durable: Position, good: Position) -> None:
+    """Make what was found durable, cut what was torn, publish."""
+    for segment in segments:
+        if segment > good.segment:
+            segment_path(directory, segment).unlink()
+        elif segment >= durable.segment:
+            start = durable.offset if segment == durable.segment else 0
+            _rewrite(segment_path(directory, segment), start, good.offset if segment == good.segment else None)
+    if good.segment not in segments:
+        descriptor = os.open(segment_path(directory, good.segment), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    descriptor = os.open(end_path(directory), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if read_end(descriptor) != good:
+            write_end(descriptor, good)
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    fsync_directory(directory)
+
+
+def _rewrite(path: Path, start: int, stop: int | None) -> None:
+    """Write bytes ``start`` to ``stop`` (None: the file's end) over themselves, cut the file there, flush."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        stop = size if stop is None else stop
+        step = 1 << 20
+        for offset in range(start, stop, step):
+            write_all(descriptor, os.pread(descriptor, min(step, stop - offset), offset), offset)
+        if size > stop:
+            os.ftruncate(descriptor, stop)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
