@@ -78,7 +78,9 @@ class Batch:
             if trials and record.index == trials[-1].index:
                 raise BatchError(f"trials {trials[-1].trial} and {record.trial} share the index {record.index}")
             if not np.isfinite(reward):
-                raise BatchError(f"trial {record.trial}: reward {reward}; an unmeasured trial does not belong in a batch")
+                raise BatchError(
+                    f"trial {record.trial}: reward {reward}; an unmeasured trial does not belong in a batch"
+                )
             if not record.temperature > 0:
                 raise BatchError(
                     f"trial {record.trial}: temperature {record.temperature}; greedy trials are not trained on"

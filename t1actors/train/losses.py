@@ -38,7 +38,9 @@ def policy_terms(
     )
 
 
-def value_loss(value_n: torch.Tensor, old_n: torch.Tensor, return_n: torch.Tensor, *, value_clip: float) -> torch.Tensor:
+def value_loss(
+    value_n: torch.Tensor, old_n: torch.Tensor, return_n: torch.Tensor, *, value_clip: float
+) -> torch.Tensor:
     """max((V - R)^2, (V_clip - R)^2) with V_clip = V_old + clip(V - V_old, -c, c); c = 0 turns the clip off."""
     free_n = (value_n - return_n).square()
     if value_clip == 0:

@@ -1,8 +1,8 @@
-"""AdamW over named float32 masters, foreach, in place.
+"""AdamW over named float32 masters, in place.
 
-Guarantees: the update is elementwise, so its bits depend on the tensors and the settings alone, never on how tensors are
-grouped; decay is decoupled and applied to every tensor; the rate warms up linearly over the first updates. Leaves to
-others: clipping, digests, casting the masters to the network's dtype.
+Guarantees: the update is elementwise, so its bits depend on the tensors and the settings alone, never on how tensors
+are grouped; decay is decoupled and applied to every tensor; the rate warms up linearly over the first updates. Leaves
+to others: digests, casting the masters to the network's dtype.
 
     m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2
     w = w - rate decay w - rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
@@ -11,7 +11,7 @@ others: clipping, digests, casting the masters to the network's dtype.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
@@ -42,35 +42,31 @@ def rate_at(config: OptimizerConfig, update: int) -> float:
 
 
 def adamw(
-    weights: Sequence[torch.Tensor],
-    gradients: Sequence[torch.Tensor],
-    first: Sequence[torch.Tensor],
-    second: Sequence[torch.Tensor],
+    weight: torch.Tensor,
+    gradient: torch.Tensor,
+    first: torch.Tensor,
+    second: torch.Tensor,
     *,
     config: OptimizerConfig,
     update: int,
 ) -> None:
-    """Update number ``update`` of ``weights``, ``first`` and ``second`` moments, all in place."""
+    """Update number ``update`` of one tensor and its moments, all in place."""
     beta1, beta2 = config.betas
     rate = rate_at(config, update)
-    w, g, m, v = list(weights), list(gradients), list(first), list(second)
-    torch._foreach_mul_(w, 1.0 - rate * config.weight_decay)
-    torch._foreach_mul_(m, beta1)
-    torch._foreach_add_(m, g, alpha=1.0 - beta1)
-    torch._foreach_mul_(v, beta2)
-    torch._foreach_addcmul_(v, g, g, value=1.0 - beta2)
-    denominator = torch._foreach_sqrt(v)
-    torch._foreach_div_(denominator, math.sqrt(1.0 - beta2**update))
-    torch._foreach_add_(denominator, EPSILON)
-    torch._foreach_addcdiv_(w, m, denominator, value=-rate / (1.0 - beta1**update))
+    weight.mul_(1.0 - rate * config.weight_decay)
+    first.mul_(beta1).add_(gradient, alpha=1.0 - beta1)
+    second.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
+    denominator = second.sqrt().div_(math.sqrt(1.0 - beta2**update)).add_(EPSILON)
+    weight.addcdiv_(first, denominator, value=-rate / (1.0 - beta1**update))
 
 
-def global_norm(gradients: Sequence[torch.Tensor]) -> float:
+def global_norm(gradients: Iterable[torch.Tensor]) -> float:
     """The norm over all tensors; the sum over tensors is float64, in the order given."""
-    return math.sqrt(sum(float(norm) ** 2 for norm in torch._foreach_norm(list(gradients))))
+    return math.sqrt(sum(float(torch.linalg.vector_norm(gradient)) ** 2 for gradient in gradients))
 
 
-def clip_by_norm(gradients: Sequence[torch.Tensor], norm: float, limit: float) -> None:
+def clip_by_norm(gradients: Iterable[torch.Tensor], norm: float, limit: float) -> None:
     """Scales in place so that the global norm is at most ``limit``; 0 turns clipping off."""
     if limit > 0 and norm > limit:
-        torch._foreach_mul_(list(gradients), limit / norm)
+        for gradient in gradients:
+            gradient.mul_(limit / norm)

@@ -18,7 +18,8 @@ def test_ten_updates_follow_the_formula_in_float64():
     W, M, V = [t.double() for t in w], [t.double() for t in m], [t.double() for t in v]
     for update in range(1, 11):
         g = [torch.randn_like(t) for t in w]
-        adamw(w, g, m, v, config=CONFIG, update=update)
+        for i in range(2):
+            adamw(w[i], g[i], m[i], v[i], config=CONFIG, update=update)
         for i, gradient in enumerate(g):
             G = gradient.double()
             M[i] = 0.9 * M[i] + 0.1 * G
@@ -34,23 +35,23 @@ def test_it_agrees_with_torchs_own_adamw():
     ours = torch.randn(64)
     theirs = torch.nn.Parameter(ours.clone())
     reference = torch.optim.AdamW([theirs], lr=1e-2, betas=(0.9, 0.98), weight_decay=0.1, foreach=True)
-    m, v = [torch.zeros(64)], [torch.zeros(64)]
+    m, v = torch.zeros(64), torch.zeros(64)
     for update in range(1, 6):
         g = torch.randn(64)
         theirs.grad = g.clone()
         reference.step()
-        adamw([ours], [g], m, v, config=CONFIG, update=update)
+        adamw(ours, g, m, v, config=CONFIG, update=update)
     assert torch.allclose(ours, theirs.detach(), atol=1e-7, rtol=0)
 
 
-def test_the_result_does_not_depend_on_how_tensors_are_grouped():
+def test_the_bits_of_an_update_do_not_depend_on_how_a_tensor_is_cut():
     torch.manual_seed(2)
-    w, g = [torch.randn(33), torch.randn(6, 5)], [torch.randn(33), torch.randn(6, 5)]
-    together = [t.clone() for t in w]
-    adamw(together, g, [torch.zeros_like(t) for t in w], [torch.zeros_like(t) for t in w], config=CONFIG, update=1)
-    for tensor, gradient, expected in zip(w, g, together, strict=True):
-        adamw([tensor], [gradient], [torch.zeros_like(tensor)], [torch.zeros_like(tensor)], config=CONFIG, update=1)
-        assert torch.equal(tensor, expected)
+    w, g = torch.randn(33, 8), torch.randn(33, 8)
+    whole, parts = w.clone(), w.clone()
+    adamw(whole, g, torch.zeros_like(w), torch.zeros_like(w), config=CONFIG, update=1)
+    for part, gradient in zip(parts.split(11), g.split(11), strict=True):
+        adamw(part, gradient, torch.zeros_like(part), torch.zeros_like(part), config=CONFIG, update=1)
+    assert torch.equal(whole, parts)
 
 
 def test_the_rate_warms_up_linearly_and_then_stays():
