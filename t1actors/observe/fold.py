@@ -60,10 +60,13 @@ def fold(view: RunView, frames: Iterable[Frame]) -> RunView:
 def fold_frame(view: RunView, frame: Frame) -> tuple[AnyEvent | UnknownEvent, ...]:
     """Apply one frame to ``view`` and return its events, decoded."""
     wall_ns = frame.head.wall_ns
+    before_ns = view.last_ns
     view.first_ns = wall_ns if view.first_ns is None else min(view.first_ns, wall_ns)
     view.last_ns = wall_ns if view.last_ns is None else max(view.last_ns, wall_ns)
     events = tuple(decode(raw) for raw in frame.events)
     for raw, event in zip(frame.events, events, strict=True):
+        if isinstance(event, RunStarted) and before_ns is not None:
+            view.paused_s += max(0.0, (wall_ns - before_ns) / 1e9)
         _apply(view, frame.journal, wall_ns, event)
         step = view.steps.get(_step_of(view, event))
         (step.size_bytes if step else view.run_bytes)["events"] += len(raw)

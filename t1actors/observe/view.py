@@ -182,6 +182,8 @@ class RunView:
     as_of: dict[str, int] = field(default_factory=dict[str, int])
     first_ns: int | None = None
     last_ns: int | None = None
+    paused_s: float = 0.0
+    """Between the last event before a resume and the resume."""
     sessions: int = 0
     """How often the run was started: 1, more when it was resumed."""
     steps: dict[int, StepView] = field(default_factory=dict[int, StepView])
@@ -208,9 +210,10 @@ class RunView:
 
     @property
     def seconds(self) -> float:
+        """Wall time of the run, without the pauses between its sessions."""
         if self.first_ns is None or self.last_ns is None:
             return 0.0
-        return (self.last_ns - self.first_ns) / 1e9
+        return (self.last_ns - self.first_ns) / 1e9 - self.paused_s
 
     def of_purpose(self, purpose: Purpose) -> list[StepView]:
         """Steps of that purpose whose batch is sealed, in order."""

@@ -1,0 +1,113 @@
+"""The report of a run: ``report.json``, ``report.md`` and ``plots/*.png`` in its directory, all rebuilt from the log.
+
+Guarantees: nothing but the log goes into it, so it can be made again at any time, also of a run that is not over.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from t1actors.observe.figures import AVERAGED, Figures, figures
+from t1actors.observe.follow import read_run
+from t1actors.observe.plots import draw_all
+from t1actors.observe.quantities import duration, figure, percent, size
+from t1actors.observe.view import RunView
+from t1actors.observe.words import what_happened, what_looks_wrong
+
+
+def write_report(run_dir: Path, view: RunView | None = None) -> Figures:
+    """Write the report of the run in ``run_dir`` (of ``view``, when it was folded already) and return its figures.
+    Raises ``follow.NoRun`` and the log's errors."""
+    found = figures(view if view is not None else read_run(run_dir))
+    (run_dir / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+    drawn = draw_all(found, run_dir / "plots")
+    pictures = [(title, path.relative_to(run_dir).as_posix()) for title, path in drawn]
+    (run_dir / "report.md").write_text(markdown(found, pictures))
+    return found
+
+
+def markdown(f: Figures, pictures: list[tuple[str, str]]) -> str:
+    """The report in words, tables and pictures ((title, path) each)."""
+    lines = [f"# Run {f.run}", "", what_happened(f), "", "## What looks wrong", ""]
+    wrong = what_looks_wrong(f)
+    lines += [f"- {sentence}" for sentence in wrong] if wrong else ["Nothing that this report looks for."]
+    lines += ["", "## Figures", "", *_figures_table(f), "", *_notes(f), ""]
+    if f.seconds_by_phase:
+        lines += ["## Seconds by phase", "", *_phase_table(f), ""]
+    for title, path in pictures:
+        lines += [f"## {title}", "", f"![{title}]({path})", ""]
+    lines += ["## Steps", "", *_step_table(f), ""]
+    return "\n".join(lines)
+
+
+def _figures_table(f: Figures) -> list[str]:
+    staleness = ", ".join(map(str, f.staleness_by_step[:3])) + (", ..." if len(f.staleness_by_step) > 3 else "")
+    rows = [
+        (f"reward, first {AVERAGED} training steps", figure(f.reward_first5)),
+        (f"reward, last {AVERAGED} training steps", figure(f.reward_last5)),
+        ("gain (last / first)", figure(f.reward_gain, 2)),
+        (f"share passed, first {AVERAGED} / last {AVERAGED}", f"{percent(f.frac_first5)} / {percent(f.frac_last5)}"),
+        ("held out, sampled, before", percent(f.heldout_before)),
+        ("held out, sampled, after", percent(f.heldout_after)),
+        ("warm start, greedy, held out", percent(f.sft_greedy)),
+        ("the same three as rewards", " / ".join(map(figure, _heldout_rewards(f)))),
+        ("engine gap, mean / largest", f"{figure(f.engine_gap_mean)} / {figure(f.engine_gap_max)}"),
+        ("policy movement, mean / largest", f"{figure(f.policy_movement_mean)} / {figure(f.policy_movement_max)}"),
+        ("drift in the loss region", figure(f.drift_loss_region)),
+        ("staleness by training step", staleness or "-"),
+        ("training steps", str(f.steps)),
+        ("wall time", duration(f.seconds)),
+        ("CPU time", duration(f.cpu_seconds) if f.cpu_seconds is not None else "-"),
+        ("written", size(sum(sum(kinds.values()) for kinds in f.bytes_by_step.values()))),
+    ]
+    return ["| figure | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+
+
+def _heldout_rewards(f: Figures) -> tuple[float | None, float | None, float | None]:
+    return f.heldout_before_reward, f.heldout_after_reward, f.sft_greedy_reward
+
+
+def _notes(f: Figures) -> list[str]:
+    as_of = ", ".join(f"{journal} {sequence}" for journal, sequence in sorted(f.as_of.items()))
+    return [
+        "Reward is P / S: passed assertions over the run's fixed scale. Held-out figures are the mean share of each",
+        "task's assertions that passed (P / n), in `report.json` as `heldout_before`, `heldout_after` and `sft_greedy`.",
+        "Gap and movement are nats per sampled token over all training steps.",
+        f"As of {as_of}." + ("" if f.complete else " The run was not over."),
+    ]
+
+
+def _phase_table(f: Figures) -> list[str]:
+    rows = [f"| {name} | {duration(seconds)} |" for name, seconds in f.seconds_by_phase.items()]
+    return [
+        "| phase | wall time, all steps |",
+        "|---|---|",
+        *rows,
+        "",
+        "Rollout overlaps training: they add to more than the run.",
+    ]
+
+
+def _step_table(f: Figures) -> list[str]:
+    names = "step purpose trials reward passed turns EV engine-gap clip KL entropy staleness rollout".split()
+    lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
+    for s in f.by_step:
+        cells = [
+            str(s.step),
+            s.purpose if s.temperature > 0 else f"{s.purpose}, greedy",
+            f"{s.trials} of {s.launched}",
+            figure(s.reward),
+            percent(s.frac),
+            figure(s.turns, 1),
+            figure(s.explained_variance, 2),
+            figure(s.engine_gap_mean),
+            percent(s.clip_share),
+            figure(s.kl),
+            figure(s.entropy, 2),
+            "-" if s.staleness is None else str(s.staleness),
+            duration(s.seconds.get("rollout", 0.0)),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
