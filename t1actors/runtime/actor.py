@@ -5,11 +5,11 @@
     await perform(effect, context) -> events    the only impure part
 
 The runtime (``runtime.host``) applies events one at a time, commits {inputs in applied order, outputs} as one frame,
-delivers causally, and performs an effect only after its ``EffectIntended`` is durable. After a crash it folds the journals
-again and performs what was intended and not finished, so ``perform`` must be idempotent by ``effect.key``.
+delivers causally, and performs an effect only after its ``EffectIntended`` is durable. After a crash it folds the
+journals again and performs what was intended and not finished, so ``perform`` must be idempotent by ``effect.key``.
 
-An actor's own outputs are folded, never decided on, except ``EffectFinished`` and ``TimerFired``: when they are decided on,
-the effect's result events have already been folded.
+An actor's own outputs are folded, never decided on, except ``EffectFinished`` and ``TimerFired``: when they are
+decided on, the effect's result events have already been folded.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class Wait(Effect, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Decision:
-    """``events`` are committed with the input that caused them; ``effects`` begin once that frame is durable; ``cancels``
-    are keys of effects to stop (finished ones are ignored; a stopped one ends with EffectFinished(status="cancelled"))."""
+    """``events`` are committed with the input that caused them; ``effects`` begin once that frame is durable;
+    ``cancels`` are keys of effects to stop (finished ones are ignored; a stopped one ends with
+    EffectFinished(status="cancelled"))."""
 
     events: Sequence[AnyEvent] = ()
     effects: Sequence[Effect] = ()
@@ -53,13 +54,19 @@ class Decision:
 
 NOTHING = Decision()
 
+
+class Unrecoverable(Exception):
+    """Raised by a factory, by ``running`` or by ``perform`` when a restart cannot help (the host forbids namespaces,
+    a model folder is missing): the run ends at once with this message, which says what to do."""
+
+
 S = TypeVar("S")
 
 
 @dataclass
 class Performing:
-    """What ``perform`` is given besides the effect: a place for sub-phase seconds, a progress report, the attempt (above 1
-    when an earlier incarnation may already have acted: ask the world by key first)."""
+    """What ``perform`` is given besides the effect: a place for sub-phase seconds, a progress report, the attempt
+    (above 1 when an earlier incarnation may already have acted: ask the world by key first)."""
 
     attempt: int
     report: Callable[[float, float, str], Awaitable[None]]
@@ -80,8 +87,8 @@ class ActorContext:
 
 
 class Actor(Protocol, Generic[S]):
-    """An actor. ``reads`` are the names of the actors whose journals it follows (its own and the supervisor's are always
-    read). ``effect_type`` is the union of its Effect structs, used to decode open intents after a restart."""
+    """An actor. ``reads`` are the names of the actors whose journals it follows (its own and the supervisor's are
+    always read). ``effect_type`` is the union of its Effect structs, used to decode open intents after a restart."""
 
     reads: frozenset[str]
     effect_type: object
@@ -96,5 +103,5 @@ class Actor(Protocol, Generic[S]):
 
 
 ActorFactory = Callable[[ActorContext], Actor[object]]
-"""Module-level factory named in ``"package.module:attribute"``; importing the module must not import torch unless the actor
-needs it."""
+"""Module-level factory named in ``"package.module:attribute"``; importing the module must not import torch unless
+the actor needs it."""

@@ -1,0 +1,68 @@
+"""The supervisor's journal: who was started, is ready, has stopped, and how the run began and ended.
+
+Guarantees: ``record`` returns when the events are durable; records never interleave; each rests on what it names.
+An actor's epoch is what its journal said when it was opened; the supervisor reports it and never makes one up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import anyio
+import anyio.to_thread
+
+from t1actors.config import Config, digest, to_toml
+from t1actors.events import AnyEvent, RunStarted, encode
+from t1actors.log.interface import CommitHead, Log
+from t1actors.runtime.clock import Clock
+from t1actors.runtime.recovery import SUPERVISOR
+
+
+class Chronicle:
+    """Opened with ``with``; raises ``JournalFenced`` when another supervisor has the run."""
+
+    def __init__(self, log: Log, *, clock: Clock, code: str, in_thread: bool) -> None:
+        self._writer = log.open_writer(SUPERVISOR)
+        self._clock = clock
+        self._code = code
+        self._in_thread = in_thread
+        self._lock = anyio.Lock()
+
+    async def begin(self, run_dir: Path, config: Config, environment: Mapping[str, str]) -> None:
+        """RunStarted."""
+        started = RunStarted(
+            run=run_dir.name,
+            config_digest=digest(config),
+            config_toml=to_toml(config),
+            code_version=self._code,
+            environment=dict(environment),
+            resumed=self._writer.next_sequence > 0,
+        )
+        await self.record([started])
+
+    async def record(self, events: Sequence[AnyEvent], *, rests_on: Mapping[str, int] | None = None) -> None:
+        """Appends ``events`` as one frame. Not interrupted by a cancellation: it may have landed."""
+        head = CommitHead(
+            vector=dict(rests_on or {}),
+            code=self._code,
+            wall_ns=self._clock.wall_ns(),
+            mono_ns=self._clock.mono_ns(),
+            boot_id=self._clock.boot_id,
+        )
+        encoded = [encode(event) for event in events]
+        with anyio.CancelScope(shield=True):
+            async with self._lock:
+                if self._in_thread:
+                    await anyio.to_thread.run_sync(self._writer.append, head, encoded)
+                else:
+                    self._writer.append(head, encoded)
+
+    def __enter__(self) -> Chronicle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.close()

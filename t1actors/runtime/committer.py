@@ -1,0 +1,80 @@
+"""Group commit: one task appends the ledger's frames, one after the other, while inputs keep being applied.
+
+Guarantees: what is appended is what the ledger holds, in order; ``durable`` is called for a frame after its append
+returned and never otherwise; a cancellation does not stop it (an append may land anyway): it ends after ``close``,
+when nothing is left, so it ends last. A failed append ends it, and with it the actor: nothing is tried again on that
+writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from t1actors.log.interface import CommitHead, JournalWriter
+from t1actors.runtime.clock import Clock
+from t1actors.runtime.ledger import Batch, Ledger
+from t1actors.runtime.wake import Wake
+
+
+class Committer:
+    def __init__(
+        self,
+        writer: JournalWriter,
+        ledger: Ledger,
+        *,
+        clock: Clock,
+        code: str,
+        in_thread: bool,
+        durable: Callable[[Batch, int], None],
+    ) -> None:
+        self._writer = writer
+        self._ledger = ledger
+        self._clock = clock
+        self._code = code
+        self._in_thread = in_thread
+        self._durable = durable
+        self._wake = Wake()
+        self._closing = False
+
+    def notify(self) -> None:
+        """The ledger may have something to write."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Write all that is left, then end."""
+        self._closing = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        # A limiter of its own: the default one may be full of effects that block, and a commit must not wait for them.
+        limiter = anyio.CapacityLimiter(1)
+        with anyio.CancelScope(shield=True):
+            while True:
+                batch = self._ledger.take(all_of_it=self._closing)
+                if batch is None:
+                    if self._closing:
+                        return
+                    await self._wake.wait()
+                    continue
+                wall_ns = self._clock.wall_ns()
+                head = CommitHead(
+                    inputs=batch.inputs(),
+                    vector=dict(batch.vector),
+                    code=self._code,
+                    wall_ns=wall_ns,
+                    mono_ns=self._clock.mono_ns(),
+                    boot_id=self._clock.boot_id,
+                )
+                if self._in_thread:
+                    first = await anyio.to_thread.run_sync(self._writer.append, head, batch.events, limiter=limiter)
+                else:
+                    first = self._writer.append(head, batch.events)
+                    await anyio.lowlevel.checkpoint()  # appends that never wait must not keep the event loop to
+                themselves assert first == batch.base_sequence, (
+                    f"{self._writer.name}: frame at {first}, expected {batch.base_sequence}"
+                )
+                self._durable(batch, wall_ns)

@@ -1,0 +1,291 @@
+"""Hosts one actor: applies events one at a time, commits what it consumed and emitted, performs its effects.
+
+Guarantees:
+- Exactly once: what was applied and what came of it are one atomic frame. Whatever dies whenever, the next incarnation
+  continues from the last durable frame, and nothing is lost or done twice in the log.
+- The state is always the fold of the journals in the recorded order; a restart comes to the same state.
+- An effect begins only after its intent is durable. Open intents are performed again after a restart, with the same
+  key and a higher attempt; so effects happen at least once and their results are recorded exactly once.
+- A clean stop (cancellation) commits all that was applied; effects under way are left open for the next incarnation.
+
+Left to others: which processes run and when they are restarted (``supervisor``, ``local``); what the events mean.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from t1actors.config import Config
+from t1actors.events import (
+    ActorStarted,
+    AnyEvent,
+    CancelRequested,
+    EffectFinished,
+    TimerFired,
+    decode,
+    encode,
+)
+from t1actors.log.interface import Frame, JournalWriter, Log, Watch
+from t1actors.payloads import Blobs
+from t1actors.runtime.actor import NOTHING, Actor, ActorContext, ActorFactory, Decision
+from t1actors.runtime.clock import Clock, system_clock
+from t1actors.runtime.committer import Committer
+from t1actors.runtime.effects import Effects
+from t1actors.runtime.inbox import Inbox
+from t1actors.runtime.intents import Intent, Intents
+from t1actors.runtime.ledger import Batch, Ledger
+from t1actors.runtime.recovery import SUPERVISOR, Recovered, follows, recover
+from t1actors.runtime.wake import Wake
+
+POLL_S = 0.25
+"""The slow poll: a journal that grew unnoticed is read after this at the latest."""
+MAX_BACKLOG = 8
+"""Full frames waiting for the disk before no more inputs are applied."""
+FRAMES_A_TURN = 32
+"""Frames applied before other tasks get their turn."""
+
+
+async def host_actor(
+    factory: ActorFactory,
+    *,
+    name: str,
+    log: Log,
+    blobs: Blobs,
+    config: Config,
+    run_dir: Path,
+    clock: Clock | None = None,
+    code: str = "",
+    flush_in_thread: bool = True,
+    opened: Callable[[int], Awaitable[None]] | None = None,
+    ready: Callable[[], Awaitable[None]] | None = None,
+) -> NoReturn:
+    """Hosts the actor ``name`` until it is cancelled or fails.
+
+    ``opened`` is awaited with the epoch as soon as the journal is held (from then on others may follow it);
+    ``ready`` once the state is recovered and the actor is running. ``flush_in_thread=False`` appends on the event
+    loop: for logs that never wait for a disk, and for virtual clocks.
+
+    Raises:
+        JournalFenced, JournalDamaged, JournalFailed: see ``log``.
+        RecoveryError, HostError: a restart cannot help.
+        Exception: whatever the actor raised.
+    """
+    clock = clock or system_clock()
+    writer = log.open_writer(name)
+    try:
+        if opened is not None:
+            await opened(writer.epoch)
+        context = ActorContext(name, run_dir, config, blobs, writer.epoch, clock.monotonic)
+        actor = factory(context)
+        recovered = recover(
+            log,
+            name=name,
+            epoch=writer.epoch,
+            initial=actor.initial(),
+            fold=actor.fold,
+            reads=actor.reads,
+            intents=Intents(name, actor.effect_type),
+        )
+        async with log.watch() as watch, actor.running():
+            host = _Host(actor, name, log, writer, recovered, watch, clock, code=code, flush_in_thread=flush_in_thread)
+            await host.run(ready)
+    finally:
+        writer.close()
+    raise AssertionError("a host runs until it is cancelled or fails")
+
+
+class _Host:
+    def __init__(
+        self,
+        actor: Actor[object],
+        name: str,
+        log: Log,
+        writer: JournalWriter,
+        recovered: Recovered,
+        watch: Watch,
+        clock: Clock,
+        *,
+        code: str,
+        flush_in_thread: bool,
+    ) -> None:
+        self._actor = actor
+        self._name = name
+        self._state = recovered.state
+        self._intents = recovered.intents
+        self._clock = clock
+        self._watch = watch
+        self._inbox = Inbox(log, recovered.positions)
+        self._ledger = Ledger(name, next_sequence=writer.next_sequence, vector=recovered.vector)
+        self._committer = Committer(
+            writer, self._ledger, clock=clock, code=code, in_thread=flush_in_thread, durable=self._on_durable
+        )
+        self._effects = Effects(actor, clock=clock, deliver=self._on_results)
+        self._wake = Wake()
+        self._durable: deque[Batch] = deque()
+        self._results: deque[list[AnyEvent]] = deque()
+        self._applying: tuple[str, int] | None = None
+        for journal in recovered.positions:
+            watch.add(journal)
+
+    async def run(self, ready: Callable[[], Awaitable[None]] | None) -> None:
+        async with anyio.create_task_group() as outer:
+            outer.start_soon(self._committer.run)
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._watch_journals)
+                    for intent in self._intents.all():
+                        self._begin(tasks, intent)
+                    if ready is not None:
+                        await ready()
+                    await self._apply_all(tasks)
+            finally:
+                self._inbox.close()
+                self._committer.close()
+
+    # --- what wakes the loop ------------------------------------------------------------------------------------------
+
+    async def _watch_journals(self) -> None:
+        while True:
+            await self._watch.wait(POLL_S)
+            self._inbox.news()
+            self._wake.set()
+
+    def _on_durable(self, batch: Batch, wall_ns: int) -> None:
+        for intent in batch.begins:
+            intent.intended_wall_ns = wall_ns
+        if batch.begins or batch.cancels:
+            self._durable.append(batch)
+        self._wake.set()
+
+    def _on_results(self, events: list[AnyEvent]) -> None:
+        self._results.append(events)
+        self._wake.set()
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    async def _apply_all(self, tasks: TaskGroup) -> NoReturn:
+        try:
+            while True:
+                await self._apply_available(tasks)
+                if self._ledger.due:
+                    self._committer.notify()
+                await self._wake.wait()
+        except Exception as error:
+            if self._applying is not None:
+                error.add_note(
+                    f"actor {self._name} was applying event {self._applying[1]} of journal {self._applying[0]}"
+                )
+            raise
+
+    async def _apply_available(self, tasks: TaskGroup) -> None:
+        applied = 0
+        while self._ledger.backlog < MAX_BACKLOG:
+            while self._durable:
+                batch = self._durable.popleft()
+                for intent in batch.begins:
+                    self._begin(tasks, intent)
+                for intent in batch.cancels:
+                    self._effects.cancel(intent)
+            while self._results:
+                self._apply_own(self._results.popleft())
+            frame = self._inbox.next()
+            if frame is None:
+                return
+            self._apply_foreign(frame)
+            applied += 1
+            if applied % FRAMES_A_TURN == 0:
+                self._committer.notify()
+                await anyio.lowlevel.checkpoint()
+
+    def _begin(self, tasks: TaskGroup, intent: Intent) -> None:
+        tasks.start_soon(self._effects.perform, intent, self._intents.effect(intent))
+
+    # --- applying -----------------------------------------------------------------------------------------------------
+
+    def _apply_foreign(self, frame: Frame) -> None:
+        journal, actor, ledger = frame.journal, self._actor, self._ledger
+        ledger.rest_on(frame.head.vector)
+        sequence = max(frame.base_sequence, self._inbox.position(journal))
+        # An earlier incarnation may have committed in the middle of this frame.
+        skipped = sequence - frame.base_sequence
+        for raw in frame.events[skipped:] if skipped else frame.events:
+            self._applying = (journal, sequence)
+            event = decode(raw)
+            if journal == SUPERVISOR and isinstance(event, ActorStarted):
+                self._learn(event)
+            self._state = actor.fold(self._state, event)
+            decision = actor.decide(self._state, event)
+            outputs = self._outputs(decision) if decision is not NOTHING else None
+            if outputs is None or not outputs.events:
+                ledger.consumed(journal, sequence)
+            else:
+                ledger.room_for(outputs.events_bytes)
+                outputs.hand_over(ledger.emitted(journal, sequence, outputs.events))
+            sequence += 1
+        self._applying = None
+        self._inbox.applied(frame)
+
+    def _learn(self, started: ActorStarted) -> None:
+        if follows(self._name, self._actor.reads, started) and not self._inbox.follows(started.journal):
+            self._watch.add(started.journal)
+            self._inbox.follow(started.journal)
+
+    def _apply_own(self, results: Sequence[AnyEvent]) -> None:
+        """Folds own results; an EffectFinished or TimerFired, always the last, is decided on."""
+        first = self._ledger.next_sequence
+        self._applying = (self._name, first)
+        raws = [self._fold_own(event) for event in results]
+        last = results[-1]
+        decision = self._actor.decide(self._state, last) if isinstance(last, (EffectFinished, TimerFired)) else NOTHING
+        outputs = self._outputs(decision)
+        self._ledger.room_for(sum(map(len, raws)) + outputs.events_bytes)
+        outputs.hand_over(self._ledger.own(raws, outputs.events))
+        self._applying = None
+
+    def _fold_own(self, event: AnyEvent) -> bytes:
+        raw = encode(event)
+        self._intents.fold(event, attempt=1, wall_ns=0)
+        self._state = self._actor.fold(self._state, event)
+        return raw
+
+    def _outputs(self, decision: Decision) -> _Outputs:
+        """Folds what ``decision`` emits."""
+        outputs = _Outputs([self._fold_own(event) for event in decision.events])
+        for effect in decision.effects:
+            event = self._intents.intended(effect)
+            if event is not None:
+                outputs.events.append(self._fold_own(event))
+                intent = self._intents.open(effect.key)
+                intent.effect = effect
+                outputs.begins.append(intent)
+        for key in decision.cancels:
+            intent = self._intents.get(key)
+            if intent is not None and not intent.cancel_requested:
+                outputs.events.append(self._fold_own(CancelRequested(key=key)))
+                outputs.cancels.append(intent)
+        return outputs
+
+
+@dataclass(slots=True)
+class _Outputs:
+    """What one decision emitted, encoded, and what is to happen once that is durable."""
+
+    events: list[bytes]
+    begins: list[Intent] = field(default_factory=list[Intent])
+    cancels: list[Intent] = field(default_factory=list[Intent])
+
+    @property
+    def events_bytes(self) -> int:
+        return sum(map(len, self.events))
+
+    def hand_over(self, batch: Batch) -> None:
+        batch.begins.extend(self.begins)
+        batch.cancels.extend(self.cancels)
