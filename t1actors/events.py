@@ -311,9 +311,10 @@ class TrialFailed(Event, frozen=True, kw_only=True):
 
 
 class TurnSampled(Event, frozen=True, kw_only=True):
-    """One model call. ``execute`` says that the pool is to run ``command``. The trial's stream grows by ``context_ids`` (unsampled: prompt, observation, glue) and then
-    ``sampled_ids``. ``routing`` holds the rows for the predicting positions that this call added: over a trial they sum
-    to N - 1. ``logprobs`` are the sampler's, float32, one per sampled id, at ``temperature``."""
+    """One model call. The trial's stream grows by ``context_ids`` (unsampled: prompt, observation, glue) and then
+    ``sampled_ids``; ``execute`` says that the pool is to run ``command``. ``routing`` holds the rows for the predicting
+    positions that this call added: over a trial they sum to N - 1. ``logprobs`` are the sampler's, float32, one per sampled
+    id, at ``temperature``."""
 
     trial: str
     turn: int
@@ -474,6 +475,8 @@ class CriticUpdated(Event, frozen=True, kw_only=True):
     snapshot: bool
     seconds: float
     phases: dict[str, float] = {}
+    detail: Payload | None = None
+    """``train.digests.PartDetail``: where to look when a replay differs."""
 
 
 # --- actor --------------------------------------------------------------------------------------------------------------
@@ -521,6 +524,8 @@ class ActorUpdated(Event, frozen=True, kw_only=True):
     tokens: Tensor
     seconds: float
     phases: dict[str, float] = {}
+    detail: Payload | None = None
+    """``train.digests.PartDetail``: where to look when a replay differs."""
 
 
 class ModelExported(Event, frozen=True, kw_only=True):
@@ -530,7 +535,7 @@ class ModelExported(Event, frozen=True, kw_only=True):
     folder: str
 
 
-AnyEvent = Union[
+AnyEvent = Union[  # noqa: UP007  (X | Y would be one very long line)
     EffectIntended, EffectFinished, CancelRequested, TimerFired, ProgressReported,
     RunStarted, ActorStarted, ActorReady, ActorStopped, ReplicaReclaimed, RunStopped,
     StepOpened, BarrierOpened, WeightsOffered, WeightsPublished, RunFinished, RunFailed,

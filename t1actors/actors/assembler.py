@@ -38,7 +38,7 @@ from t1actors.events import (
 from t1actors.models.folder import model_folder
 from t1actors.payloads import pack
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing
-from t1actors.tasks.pools import families_of
+from t1actors.tasks.generate import make_named_task, parse_name
 from t1actors.tito import record
 from t1actors.tito.record import Geometry
 from t1actors.tito.stitch import stitch
@@ -165,7 +165,9 @@ class Assembler:
         if progress is None:  # cancelled between the intent and now
             return []
         graded, ended, spec = progress.graded, progress.ended, progress.spec
-        assert graded is not None and graded.reward is not None and ended is not None
+        assert graded is not None
+        assert graded.reward is not None
+        assert ended is not None
         stitched = stitch(progress.turns, index=spec.index, task=spec.task, geometry=self._geometry, blobs=self._blobs)
         return [
             TrajectoryAssembled(
@@ -248,7 +250,7 @@ class Assembler:
                 launched=step.launched,
                 failed=len(step.failed),
                 cancelled=len(cancelled),
-                lost_by_family=_lost(step, lambda spec: families_of(spec.task)),
+                lost_by_family=_lost(step, _families),
                 lost_by_length=_lost(step, lambda spec: (f"turn limit {spec.turn_limit}",)),
             )
         )
@@ -258,6 +260,11 @@ class Assembler:
 
 def _step_of(trial: str) -> int:
     return int(trial.partition(".")[0].removeprefix("s"))
+
+
+def _families(spec: TrialSpec) -> Sequence[str]:
+    """A built-in task's families; tasks from a directory have none to tell."""
+    return make_named_task(spec.task).families if parse_name(spec.task) is not None else ("other",)
 
 
 def _lost(step: StepProgress, groups: Callable[[TrialSpec], Sequence[str]]) -> tuple[LossByGroup, ...]:

@@ -142,7 +142,8 @@ class Publisher:
                 missing = sorted(self._replicas - set(state.barrier.loaded))
                 return _failed(
                     state.barrier.next_step,
-                    f"barrier after step {state.barrier.step}: no answer from {', '.join(missing)} within {BARRIER_DEADLINE_S:.0f} s; see logs/",
+                    f"barrier after step {state.barrier.step}: no answer from {', '.join(missing)} within "
+                    f"{BARRIER_DEADLINE_S:.0f} s; see logs/",
                 )
             case (
                 ActorInitialised()
@@ -234,9 +235,9 @@ class Publisher:
             begins
             and pair < len(self._schedule)
             and "evaluate" not in (self._schedule.purpose(step), self._schedule.purpose(pair))
+            and self._version_for(state, pair).digest == version.digest
         ):
-            if self._version_for(state, pair).digest == version.digest:
-                steps.append(pair)
+            steps.append(pair)
         opened: list[AnyEvent] = []
         for number in steps:
             planned = self._schedule.planned(number)

@@ -280,7 +280,8 @@ class Sampler:
 
     async def _load(self, effect: Load) -> Sequence[AnyEvent]:
         offered = self._state.offered
-        assert offered is not None and offered.digest == effect.digest
+        assert offered is not None
+        assert offered.digest == effect.digest
         started_s = anyio.current_time()
         if self._engine.version != effect.digest:
             await self._engine.load(effect.digest, unpack(self._blobs, offered.weights))

@@ -1,0 +1,110 @@
+"""What the critic and the actor share: the batch from the log, states by digest, and which old states may go.
+
+Guarantees: a batch is built from the recorded trajectories alone, in trial-index order, and has the digest that BatchSealed
+states; a state is taken from memory only when it is the one the log names; every state at a multiple of ``snapshot_every``
+training steps stays, and the two latest besides.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from t1actors.events import BatchSealed, Payload, Purpose, StepOpened, TrajectoryAssembled
+from t1actors.payloads import Blobs, unpack
+from t1actors.tito import record
+from t1actors.tito.record import Geometry
+from t1actors.train.batch import Batch
+from t1actors.train.errors import BatchError
+
+KEPT_LATEST = 2
+"""States kept besides the snapshots: the one a restart needs, and the one before it."""
+
+
+@dataclass
+class BatchLog:
+    """What is known of the steps whose batch is still needed."""
+
+    purposes: dict[int, Purpose] = field(default_factory=dict[int, Purpose])
+    versions: dict[str, int] = field(default_factory=dict[str, int])
+    """Behaviour version -> its index, of every version that a step sampled from."""
+    trajectories: dict[int, dict[str, TrajectoryAssembled]] = field(
+        default_factory=dict[int, dict[str, TrajectoryAssembled]]
+    )
+    sealed: dict[int, BatchSealed] = field(default_factory=dict[int, BatchSealed])
+
+    def fold(self, event: StepOpened | TrajectoryAssembled | BatchSealed) -> None:
+        match event:
+            case StepOpened():
+                self.purposes[event.step] = event.purpose
+                self.versions[event.version] = event.version_index
+                if event.purpose != "evaluate":
+                    self.trajectories[event.step] = {}
+            case TrajectoryAssembled():
+                if event.step in self.trajectories:
+                    self.trajectories[event.step][event.trial] = event
+            case BatchSealed():
+                if event.step in self.trajectories:
+                    self.sealed[event.step] = event
+
+    def forget(self, step: int) -> None:
+        """The step is trained: its batch is not needed any more."""
+        self.trajectories.pop(step, None)
+        self.sealed.pop(step, None)
+
+
+def build_batch(log: BatchLog, step: int, geometry: Geometry, blobs: Blobs) -> Batch:
+    """The step's batch. Raises ``BatchError``, ``BlobError``, ``record.RecordError``."""
+    sealed = log.sealed[step]
+    held = log.trajectories[step]
+    items = [(record.decode(unpack(blobs, held[i.trial].record)), i.reward) for i in sealed.items]
+    batch = Batch.of(items, geometry)
+    if batch.digest != sealed.digest:
+        raise BatchError(
+            f"step {step}: the recorded trajectories have batch digest {batch.digest[:16]}…, "
+            f"BatchSealed states {sealed.digest[:16]}…; run `t1 log check`"
+        )
+    return batch
+
+
+@dataclass
+class Retention:
+    """Blobs that one part of the trainer wrote, oldest first, and which of them may be deleted."""
+
+    written: list[tuple[Sequence[Payload], bool]] = field(default_factory=list[tuple[Sequence[Payload], bool]])
+    """(the blobs of one step, whether they belong to a snapshot)."""
+
+    def add(self, payloads: Sequence[Payload], *, snapshot: bool) -> None:
+        self.written.append((payloads, snapshot))
+
+    def sweep(self, blobs: Blobs) -> None:
+        """Delete what is neither a snapshot's nor among the latest. Idempotent, also across a restart."""
+        kept = {p.digest for payloads, snapshot in self.written if snapshot for p in payloads}
+        kept |= {p.digest for payloads, _ in self.written[-KEPT_LATEST:] for p in payloads}
+        for payloads, snapshot in self.written[:-KEPT_LATEST]:
+            if snapshot:
+                continue
+            for payload in payloads:
+                if payload.digest not in kept and payload.inline is None and blobs.has(payload.digest):
+                    blobs.delete(payload.digest)
+        self.written = [w for n, w in enumerate(self.written) if w[1] or n >= len(self.written) - KEPT_LATEST]
+
+
+def snapshot_due(trained_before: int, every: int) -> bool:
+    """Whether the state after the step is a snapshot; ``trained_before`` steps of this part came before it."""
+    return (trained_before + 1) % every == 0
+
+
+def environment() -> dict[str, str]:
+    """What decides bits besides the log: versions, processor, torch's build and threads."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_config": torch.__config__.show().replace("\n", " ").strip(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "machine": platform.machine(),
+        "processor": platform.processor() or "unknown",
+    }
