@@ -73,8 +73,8 @@ class Committer:
                     first = await anyio.to_thread.run_sync(self._writer.append, head, batch.events, limiter=limiter)
                 else:
                     first = self._writer.append(head, batch.events)
-                    await anyio.lowlevel.checkpoint()  # appends that never wait must not keep the event loop to
-                themselves assert first == batch.base_sequence, (
-                    f"{self._writer.name}: frame at {first}, expected {batch.base_sequence}"
-                )
+                    # Appends that never wait must not keep the event loop to themselves.
+                    await anyio.lowlevel.checkpoint()
+                expected = batch.base_sequence
+                assert first == expected, f"{self._writer.name}: frame at {first}, expected {expected}"
                 self._durable(batch, wall_ns)

@@ -82,13 +82,13 @@ class Intents:
             return event
         if held.cancel_requested:
             raise HostError(
-                f"actor {self._actor}: effect {effect.key} is intended again while its cancelling is under way; wait for its "
-                "EffectFinished first"
+                f"actor {self._actor}: effect {effect.key} is intended again while its cancelling is under way; "
+                "wait for its EffectFinished first"
             )
         if held.event != event:
             raise HostError(
-                f"actor {self._actor}: effect key {effect.key} is open for {held.event.effect_kind} and is now used for another "
-                f"{event.effect_kind}; a key must say exactly what is done"
+                f"actor {self._actor}: effect key {effect.key} is open for {held.event.effect_kind} and is now used for "
+                f"another {event.effect_kind}; a key must say exactly what is done"
             )
         return None
 
@@ -100,7 +100,7 @@ class Intents:
                 intent.effect = decoder.decode(intent.event.effect)
             except msgspec.ValidationError as error:
                 raise HostError(
-                    f"actor {self._actor}: open effect {intent.event.key} ({intent.event.effect_kind}) is not one that this "
-                    f"version of the code can perform ({error}); resume the run with the version that started it"
+                    f"actor {self._actor}: open effect {intent.event.key} ({intent.event.effect_kind}) is not one that "
+                    f"this version of the code can perform ({error}); resume with the version that started the run"
                 ) from error
         return intent.effect

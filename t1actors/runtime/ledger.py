@@ -87,8 +87,8 @@ class Ledger:
         if batch.events_bytes + events_bytes + HEAD_BYTES + RUN_BYTES * (len(batch.runs) + 1) > MAX_FRAME_BYTES:
             if events_bytes + HEAD_BYTES + RUN_BYTES > MAX_FRAME_BYTES:
                 raise HostError(
-                    f"actor {self._name}: one decision emitted {events_bytes:,} bytes, which no frame of {MAX_FRAME_BYTES:,} "
-                    "holds; put large payloads into blobs, or decide in smaller parts"
+                    f"actor {self._name}: one decision emitted {events_bytes:,} bytes, which no frame of "
+                    f"{MAX_FRAME_BYTES:,} holds; put large payloads into blobs, or decide in smaller parts"
                 )
             self._seal()
         elif len(batch.runs) >= MAX_RUNS:

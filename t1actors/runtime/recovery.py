@@ -83,8 +83,8 @@ def _apply(
         nonlocal cursor
         if cursor + count > len(frame.events):
             raise RecoveryError(
-                f"journal {name}, frame at {frame.base_sequence}: its inputs name {cursor + count} own events and it holds "
-                f"{len(frame.events)}; the journal was not written by this runtime. `t1 log check` says more"
+                f"journal {name}, frame at {frame.base_sequence}: its inputs name {cursor + count} own events and it "
+                f"holds {len(frame.events)}; the journal was not written by this runtime. `t1 log check` says more"
             )
         for raw in frame.events[cursor : cursor + count]:
             event = decode(raw)
@@ -138,9 +138,9 @@ class _Source:
             raw = next(self._events, None)
             if raw is None:
                 raise RecoveryError(
-                    f"journal {actor}, frame at {at}: event {sequence} of journal {self._journal} was applied and cannot be "
-                    f"read again; that journal ends at {self._reader.next_sequence}. Restore it, or resume from a copy of the "
-                    "run in which both are whole"
+                    f"journal {actor}, frame at {at}: event {sequence} of journal {self._journal} was applied and cannot "
+                    f"be read again; that journal ends at {self._reader.next_sequence}. Restore it, or resume from a "
+                    "copy of the run in which both are whole"
                 )
             yield raw
         self._next = run.last + 1
