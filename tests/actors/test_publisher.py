@@ -15,7 +15,6 @@ from t1actors.events import (
     BatchSealed,
     BatchShort,
     CriticInitialised,
-    CriticUpdated,
     GenerationQuiesced,
     ModelExported,
     Payload,
@@ -48,7 +47,7 @@ class Bench:
 
     def send(self, event: AnyEvent) -> Sequence[AnyEvent]:
         self.state = self.publisher.fold(self.state, event)
-        events = self.publisher.decide(self.state, event).events
+        events = list(self.publisher.decide(self.state, event).events)
         for out in events:
             self.state = self.publisher.fold(self.state, out)
             if isinstance(out, StepOpened):
@@ -200,4 +199,3 @@ def test_a_critic_update_alone_never_counts_as_a_trained_step(bench: Bench) -> N
     bench.seal(0)
     bench.seal(1)
     assert bench.send(critic_updated(0)) == []
-    assert isinstance(critic_updated(0), CriticUpdated)
