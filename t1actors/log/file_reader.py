@@ -103,13 +103,10 @@ class FileJournalReader:
         limit = end.offset if position.segment == end.segment else None
         if self._segment_fd < 0:
             self._open(position.segment)
-        self._load(position.offset, HEADER_BYTES, limit)
-        at = position.offset - self._window_at
-        if len(self._window) - at >= HEADER_BYTES:
-            self._load(position.offset, frame_length(self._window, at), limit)
-            at = position.offset - self._window_at
         try:
-            return verify_frame(self._window, at, len(self._window))
+            self._load(position.offset, HEADER_BYTES, limit)
+            self._load(position.offset, frame_length(self._window, position.offset - self._window_at), limit)
+            return verify_frame(self._window, position.offset - self._window_at, len(self._window))
         except FrameError as error:
             raise JournalDamaged(self.name, *position, str(error)) from error
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from t1actors.log.consumed import consumed_by_others
 from t1actors.log.errors import JournalFailed
 from t1actors.log.frame import CommitHead, encode_frame
 from t1actors.log.lock import Holder, JournalLock
@@ -26,15 +27,19 @@ class FileJournalWriter:
     """Made by ``FileLog.open_writer``. ``recovered`` says what opening found."""
 
     def __init__(
-        self, name: str, directory: Path, *, durability: Durability, segment_bytes: int, boot_id: str, lock: JournalLock
+        self, name: str, directory: Path, *, durability: Durability, segment_bytes: int, lock: JournalLock
     ) -> None:
         """Takes over ``lock``. Raises ``JournalDamaged`` or ``OSError``."""
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # While the machine stays up, the page cache keeps what was written; only after a boot can a tail be missing.
+        machine_was_lost = lock.previous.epoch > 0 and lock.previous.boot_id != boot_id
+        consumed = consumed_by_others(directory) if machine_was_lost else None
         self.name = name
         self._directory = directory
         self._flushes = durability == "machine"
         self._segment_bytes = segment_bytes
         self._lock = lock
-        self.recovered: Recovered = recover(name, directory)
+        self.recovered: Recovered = recover(name, directory, consumed=consumed)
         self.epoch = max(lock.previous.epoch, self.recovered.epoch) + 1
         lock.remember(Holder(self.epoch, os.getpid(), boot_id))
         self.next_sequence = self.recovered.next_sequence

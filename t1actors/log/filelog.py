@@ -41,7 +41,6 @@ class FileLog:
                     directory,
                     durability=self._durability,
                     segment_bytes=self._segment_bytes,
-                    boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
                     lock=lock,
                 )
             except BaseException:

@@ -156,7 +156,10 @@ def verify_frame(data: bytes | memoryview, offset: int, limit: int) -> Header:
 
 
 def frame_length(data: bytes | memoryview, offset: int) -> int:
-    """How long the frame at ``offset`` says it is, unverified: only to fetch its bytes. At most ``MAX_FRAME_BYTES``."""
+    """How long the frame at ``offset`` says it is, unverified: only to find its end. At most ``MAX_FRAME_BYTES``;
+    raises ``FrameError`` when not even a header is there."""
+    if len(data) - offset < HEADER_BYTES:
+        raise FrameError(f"{len(data) - offset} bytes where a frame's header needs {HEADER_BYTES}")
     return min(HEADER_BYTES + _HEADER.unpack_from(data, offset)[1], MAX_FRAME_BYTES)
 
 

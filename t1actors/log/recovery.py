@@ -2,7 +2,8 @@
 
 The rule (docs/log-format.md): a writer has one frame in flight, so only the bytes past the durable end may be torn, and
 only when no whole frame lies behind them.
-- Anything bad or missing *below* the durable end is damage: refused, with the place.
+- Anything bad or missing *below* the durable end, or below what another journal has read (asked after the machine
+  itself was lost), is damage: refused, with the place.
 - Whole frames *past* the durable end are kept. They may be only in the page cache (kill -9 between write and flush), so
   they are written again and flushed before they are published.
 - A bad stretch past the end with a whole frame *behind* it is damage too: a torn tail has nothing behind it.
@@ -20,6 +21,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from t1actors.log.errors import JournalDamaged
 from t1actors.log.frame import MAGIC_BYTES, FrameError, Header, verify_frame
@@ -49,6 +51,13 @@ class Recovered:
     torn_bytes: int
 
 
+class Consumed(NamedTuple):
+    """Journal ``by`` rests on events up to ``sequence``."""
+
+    by: str
+    sequence: int
+
+
 @contextmanager
 def mapped(path: Path) -> Generator[memoryview]:
     """The file's bytes, unread until touched; an empty view for an empty file."""
@@ -64,15 +73,15 @@ def mapped(path: Path) -> Generator[memoryview]:
         os.close(descriptor)
 
 
-def recover(journal: str, directory: Path) -> Recovered:
-    """Check the journal, settle its tail and publish it. Starts the journal when there is none. Raises
-    ``JournalDamaged``, ``OSError``."""
+def recover(journal: str, directory: Path, *, consumed: Consumed | None = None) -> Recovered:
+    """Check the journal, settle its tail and publish it. Starts the journal when there is none. ``consumed`` is what
+    another journal is known to have read of this one. Raises ``JournalDamaged``, ``OSError``."""
     segments = list_segments(directory)
     durable = _durable_end(journal, directory, segments)
     scan = _Scan(journal, directory, durable)
     for segment in segments:
         scan.segment(segment)
-    scan.finish()
+    scan.finish(consumed)
     _settle(directory, segments, durable, scan.good)
     return Recovered(scan.good, scan.sealed, scan.next_sequence, scan.epoch, scan.kept_frames, scan.torn_bytes)
 
@@ -123,10 +132,17 @@ class _Scan:
                 self._refuse_frames_behind(segment, data, offset)
                 self.torn_bytes += len(data) - offset
 
-    def finish(self) -> None:
-        """All segments are seen."""
+    def finish(self, consumed: Consumed | None) -> None:
+        """All segments are seen: nothing that was acknowledged or read may be missing at their end."""
+        reason = ""
         if self.good < self._durable:
-            self._raise_missing(self.good)
+            place = f"segment {self._durable.segment}, offset {self._durable.offset:,}"
+            reason = f"everything up to {place} was acknowledged"
+        elif consumed is not None and consumed.sequence >= self.next_sequence:
+            reason = f"journal {consumed.by} has read up to sequence {consumed.sequence:,}"
+        if reason:
+            reason = f"frames are missing: this journal ends here, at sequence {self.next_sequence:,}, but {reason}"
+            raise JournalDamaged(self._journal, *self.good, reason)
 
     def _begin(self, segment: int, data: memoryview) -> None:
         """A segment begins where the one before it was sealed."""
@@ -188,13 +204,6 @@ class _Scan:
                 )
                 raise JournalDamaged(self._journal, fault.segment, fault.offset, reason)
             at = whole.find(MAGIC_BYTES, at + 1)
-
-    def _raise_missing(self, at: Position) -> None:
-        reason = (
-            f"frames are missing: the files end here, but everything up to segment {self._durable.segment}, offset "
-            f"{self._durable.offset:,} was acknowledged"
-        )
-        raise JournalDamaged(self._journal, at.segment, at.offset, reason)
 
 
 def _settle(directory: Path, segments: list[int], durable: Position, good: Position) -> None:

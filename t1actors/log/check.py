@@ -1,0 +1,158 @@
+"""The structural check behind ``t1 log check``: are journals and blobs whole, and do they fit together?
+
+Journals: every durable frame's checksum and place; sequences without gap, epochs never falling; each input applied once
+and none left out; what a frame rests on exists, is stated transitively and only grows. Blobs: every one has the digest
+that names it. What events mean is checked elsewhere. May run beside a live run: nothing is locked or changed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from t1actors.log.blobs import FileBlobs
+from t1actors.log.errors import JournalDamaged
+from t1actors.log.file_reader import FileJournalReader
+from t1actors.log.filelog import FileLog
+from t1actors.log.frame import Frame
+from t1actors.log.segments import START, Position, end_path, list_segments
+from t1actors.payloads import BlobError
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong at a place; of a blob, ``journal`` is empty and the message names the file."""
+
+    journal: str
+    segment: int
+    offset: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What later checks need of a frame."""
+
+    place: Position
+    next_sequence: int
+    vector: dict[str, int]
+    read: dict[str, int]
+    """Per other journal, the last sequence it consumed."""
+
+
+@dataclass
+class _Journal:
+    reader: FileJournalReader
+    problems: list[Problem] = field(default_factory=list[Problem])
+    frames: list[_Checked] = field(default_factory=list[_Checked])
+    epoch: int = 0
+    consumed: dict[str, int] = field(default_factory=dict[str, int])
+    vector: dict[str, int] = field(default_factory=dict[str, int])
+
+    def read_on(self) -> None:
+        """Check, frame by frame, what is durable now."""
+        try:
+            while True:
+                place = self.reader.position
+                frames = self.reader.read(max_frames=1)
+                if not frames:
+                    return
+                self._check(place, frames[0])
+        except JournalDamaged as damage:
+            self.problems.append(Problem(damage.journal, damage.segment, damage.offset, str(damage)))
+
+    def note(self, place: Position, message: str) -> None:
+        self.problems.append(Problem(self.reader.name, *place, message))
+
+    def vector_at(self, sequence: int) -> dict[str, int] | None:
+        """What the frame that holds ``sequence`` rests on; None when there is none."""
+        index = bisect_right(self.frames, sequence, key=lambda frame: frame.next_sequence)
+        return self.frames[index].vector if index < len(self.frames) else None
+
+    def _check(self, place: Position, frame: Frame) -> None:
+        if frame.epoch < self.epoch:
+            self.note(place, f"epoch {frame.epoch} behind epoch {self.epoch}: a fenced writer wrote it")
+        self.epoch = frame.epoch
+        vector = frame.head.vector
+        read: dict[str, int] = {}
+        for run in frame.head.inputs:
+            if run.last < run.first or run.emitted < 0:
+                self.note(place, f"input run {run} is impossible")
+            elif run.journal == frame.journal:
+                if run.first < frame.base_sequence or run.last >= frame.next_sequence:
+                    self.note(place, f"input run {run} names own results outside this frame")
+            else:
+                expected = self.consumed.get(run.journal, run.first)
+                if run.first != expected:
+                    self.note(place, f"input run {run}: sequence {expected:,} of {run.journal} was to be applied next")
+                self.consumed[run.journal] = run.last + 1
+                read[run.journal] = run.last
+                if vector.get(run.journal, -1) < run.last:
+                    self.note(place, f"input run {run} is not covered by the frame's vector")
+        if sum(run.emitted for run in frame.head.inputs) > len(frame.events):
+            self.note(place, "the input runs claim more emitted events than the frame has")
+        for journal, sequence in self.vector.items():
+            if vector.get(journal, -1) < sequence:
+                self.note(place, f"rests on less of {journal} than the frame before it did (sequence {sequence:,})")
+        self.vector = vector
+        self.frames.append(_Checked(place, frame.next_sequence, vector, read))
+
+
+def check_journals(log: FileLog) -> list[Problem]:
+    """Every problem found in the journals of ``log``, by journal and place."""
+    names = log.journals()
+    problems = list(_endless(log, names))
+    journals = {name: _Journal(log.open_reader(name)) for name in names}
+    try:
+        for journal in journals.values():
+            journal.read_on()
+        seen = {name: len(journal.frames) for name, journal in journals.items()}
+        # In a live run a frame read late may rest on one written after its journal was read: catch up before comparing.
+        for journal in journals.values():
+            if not journal.problems:
+                journal.read_on()
+        for name, journal in journals.items():
+            _compare(name, journal.frames[: seen[name]], journals)
+            problems.extend(sorted(journal.problems, key=lambda problem: (problem.segment, problem.offset)))
+    finally:
+        for journal in journals.values():
+            journal.reader.close()
+    return problems
+
+
+def check_blobs(blobs: FileBlobs) -> list[Problem]:
+    """Every blob whose bytes are not what its name says."""
+    problems: list[Problem] = []
+    for digest in blobs.digests():
+        try:
+            blobs.get(digest).release()
+        except BlobError as error:
+            problems.append(Problem("", 0, 0, str(error)))
+    return problems
+
+
+def _endless(log: FileLog, names: list[str]) -> Iterator[Problem]:
+    """Directories with frames but no durable end."""
+    if not log.root.is_dir():
+        return
+    for directory in sorted(path for path in log.root.iterdir() if path.is_dir() and path.name not in names):
+        if list_segments(directory):
+            message = f"segments are there but the durable end {end_path(directory)} is missing; restore it from a copy"
+            yield Problem(directory.name, *START, message)
+
+
+def _compare(name: str, frames: list[_Checked], journals: dict[str, _Journal]) -> None:
+    """Whether what ``frames`` rest on exists, and is stated in full."""
+    note = journals[name].note
+    for frame in frames:
+        for other, sequence in frame.vector.items():
+            if other not in journals:
+                note(frame.place, f"rests on journal {other}, which is not there")
+            elif journals[other].vector_at(sequence) is None:
+                note(frame.place, f"rests on sequence {sequence:,} of {other}, which does not hold it")
+        for other, sequence in frame.read.items():
+            rests = journals[other].vector_at(sequence) if other in journals else None
+            for further, least in (rests or {}).items():
+                if further != name and frame.vector.get(further, -1) < least:
+                    note(frame.place, f"rests on {other} but not on what that rests on: {further} up to {least:,}")
