@@ -31,43 +31,55 @@ def open_run(run_dir: Path) -> FileLog:
     return FileLog(run_dir / "log")
 
 
-class _Known:
-    """A causal reader that starts with the supervisor's journal and adds every journal it names."""
+class RunReader:
+    """Reads a run's journals in causal order, beginning with the supervisor's, which names the others."""
 
     def __init__(self, log: Log, watch: Watch | None = None) -> None:
-        self._reader = CausalReader(log, positions={})
+        self._log = log
         self._watch = watch
-        self._journals: set[str] = set()
+        self._positions = {SUPERVISOR: 0}
+        if watch is not None:
+            watch.add(SUPERVISOR)
+        self._reader = CausalReader(log, positions=self._positions)
         self.stopped = False
-        self._add(SUPERVISOR)
-
-    def _add(self, journal: str) -> None:
-        if journal not in self._journals:
-            self._journals.add(journal)
-            if self._watch is not None:
-                self._watch.add(journal)
-            self._reader.add(journal)
+        """Whether the last thing the supervisor said is that the run stopped."""
 
     def poll(self) -> list[Frame]:
+        """The next frames; empty when there are none now.
+
+        A batch ends at the frame that names a new journal: what comes behind it may rest on that journal, so it is read
+        again with the journal among the sources."""
         frames = self._reader.poll()
-        for frame in frames:
-            if frame.journal == SUPERVISOR:
-                self._learn(frame)
+        for n, frame in enumerate(frames):
+            self._positions[frame.journal] = frame.next_sequence
+            if frame.journal == SUPERVISOR and self._learn(frame):
+                self._reader.close()
+                self._reader = CausalReader(self._log, positions=self._positions)
+                return frames[: n + 1]
         return frames
 
-    def _learn(self, frame: Frame) -> None:
+    def _learn(self, frame: Frame) -> bool:
+        """Whether the frame named a journal that was not reader."""
+        known = len(self._positions)
         for event in map(decode, frame.events):
-            if isinstance(event, ActorStarted):
-                self._add(event.journal)
             self.stopped = isinstance(event, RunStopped)
+            if isinstance(event, ActorStarted) and event.journal not in self._positions:
+                self._positions[event.journal] = 0
+                if self._watch is not None:
+                    self._watch.add(event.journal)
+        return len(self._positions) > known
+
+    def close(self) -> None:
+        self._reader.close()
 
 
 def read_run(run_dir: Path) -> RunView:
     """The run in ``run_dir`` as far as its log goes. Raises ``NoRun`` and the log's errors."""
-    known = _Known(open_run(run_dir))
+    reader = RunReader(open_run(run_dir))
     view = RunView()
-    while frames := known.poll():
+    while frames := reader.poll():
         fold(view, frames)
+    reader.close()
     return view
 
 
@@ -75,10 +87,10 @@ async def follow(log: Log, *, ended: Callable[[], bool], tick_s: float = 1.0) ->
     """Batches of new frames until the run has stopped, or ``ended`` says so, and all is read. An empty batch comes
     after ``tick_s`` without news, so that silence can be shown as silence."""
     async with log.watch() as watch:
-        known = _Known(log, watch)
+        reader = RunReader(log, watch)
         while True:
-            over = known.stopped or ended()
-            frames = known.poll()
+            over = reader.stopped or ended()
+            frames = reader.poll()
             if frames:
                 yield frames
             elif over:

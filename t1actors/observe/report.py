@@ -73,7 +73,7 @@ def _notes(f: Figures) -> list[str]:
     as_of = ", ".join(f"{journal} {sequence}" for journal, sequence in sorted(f.as_of.items()))
     return [
         "Reward is P / S: passed assertions over the run's fixed scale. Held-out figures are the mean share of each",
-        "task's assertions that passed (P / n), in `report.json` as `heldout_before`, `heldout_after` and `sft_greedy`.",
+        "task's assertions that passed (P / n), in `report.json` as `heldout_before`, `heldout_after`, `sft_greedy`.",
         "Gap and movement are nats per sampled token over all training steps.",
         f"As of {as_of}." + ("" if f.complete else " The run was not over."),
     ]
@@ -91,7 +91,8 @@ def _phase_table(f: Figures) -> list[str]:
 
 
 def _step_table(f: Figures) -> list[str]:
-    names = "step purpose trials reward passed turns EV engine-gap clip KL entropy staleness rollout".split()
+    names = ["step", "purpose", "trials", "reward", "passed", "turns", "EV"]
+    names += ["engine gap", "clip", "KL", "entropy", "staleness", "rollout"]
     lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
     for s in f.by_step:
         cells = [

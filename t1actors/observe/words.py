@@ -38,7 +38,8 @@ def what_happened(f: Figures) -> str:
     if f.heldout_before is not None and f.heldout_after is not None:
         words.append(
             "On held-out tasks, sampled, the share passed went from "
-            f"{_with_error(f.heldout_before, f.heldout_before_error)} to {_with_error(f.heldout_after, f.heldout_after_error)}."
+            f"{_with_error(f.heldout_before, f.heldout_before_error)} to "
+            f"{_with_error(f.heldout_after, f.heldout_after_error)}."
         )
     if f.sft_greedy is not None:
         words.append(_against_greedy(f))
