@@ -1,4 +1,4 @@
-"""Makes the golden file of encoded events: `python tests/golden_events.py` appends the kinds that it lacks.
+"""Makes the golden file of encoded events: `python -m tests.golden_events` appends the kinds that it lacks.
 
 Lines already there stay as they are: they are what version 1 wrote.
 """

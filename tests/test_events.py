@@ -1,16 +1,16 @@
 """Events: what is written today can be read by any MessagePack reader today, and by this package for ever.
 
 `golden/events-v1.txt` holds one encoded event of every kind, in hex, as version 1 wrote it. It is never rewritten:
-after adding a kind, run `python tests/golden_events.py`, which appends what is missing.
+after adding a kind, run `python -m tests.golden_events`, which appends what is missing.
 """
 
 import msgpack
 import msgspec
 import pytest
-from golden_events import KINDS, example, golden
 
 from t1actors import events
 from t1actors.events import StepOpened, TrialSpec, TurnSampled, UnknownEvent, decode, encode
+from tests.golden_events import KINDS, example, golden
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -32,7 +32,7 @@ def test_an_event_is_a_plain_messagepack_map_that_names_its_kind_and_version(kin
 
 def test_the_golden_file_has_every_kind_of_event():
     missing = sorted(set(KINDS) - set(golden()))
-    assert not missing, f"new kinds {missing}: append them with `python tests/golden_events.py`"
+    assert not missing, f"new kinds {missing}: append them with `python -m tests.golden_events`"
 
 
 @pytest.mark.parametrize("kind", sorted(golden()))
