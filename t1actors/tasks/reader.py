@@ -21,6 +21,8 @@ from t1actors.tasks.table import Table
 from t1actors.tasks.task import Environment, Task, TaskError
 
 VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4")
+_RESERVED = ("", "bin", "dev", "etc", "lib", "lib64", "logs", "proc", "sbin", "sys", "tests", "usr")
+"""No working directory begins here: the tree an agent leaves is graded as a mount of its own."""
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 _MB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 """Harbor's older sizes are strings ("2G"); a bare number is megabytes."""
@@ -166,11 +168,16 @@ def _environment(directory: Path, docker_image: str | None) -> Environment:
             )
     if docker_image is not None:
         return Environment(base=docker_image, workdir="/app")
-    environment = read_dockerfile(directory / "Dockerfile")
+    file = directory / "Dockerfile"
+    environment = read_dockerfile(file)
+    if environment.workdir.split("/")[1] in _RESERVED:
+        raise TaskError(
+            f"{file}: the working directory is {environment.workdir}: grading needs one of its own, as in WORKDIR /app"
+        )
     for copy in environment.copies:
         for source in copy.sources:
             if not (directory / source).exists():
-                raise TaskError(f"{directory / 'Dockerfile'}: COPY {source}: {directory / source} does not exist")
+                raise TaskError(f"{file}: COPY {source}: {directory / source} does not exist")
     return environment
 
 

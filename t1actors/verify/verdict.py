@@ -1,0 +1,42 @@
+"""What grading a trial ends with. A plain value: the verifier actor turns it into ``Graded``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from t1actors.events import AssertionResult, Isolation, Outcome
+
+NO_ISOLATION = Isolation(backend="")
+"""Of a grading that got no sandbox."""
+
+
+class VerifyError(Exception):
+    """Grading cannot work here at all (no interpreter, unreadable tests): says what is missing and what to do."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Only ``outcome == "graded"`` measures the trial; every other outcome says why it was not measured.
+
+    ``assertions`` are the expected ones in declared order (of a task that declares none: the report's own); ``passed`` and
+    ``expected`` count them. ``binary`` is set only where there are none: the task declares no assertions, its tests have no
+    report, and the grader wrote 0 or 1.
+    """
+
+    outcome: Outcome
+    assertions: tuple[AssertionResult, ...] = ()
+    binary: int | None = None
+    tests_digest: str = ""
+    tools_digest: str = ""
+    isolation: Isolation = NO_ISOLATION
+    seconds: float = 0.0
+    phases: tuple[tuple[str, float], ...] = ()
+    detail: str = ""
+
+    @property
+    def passed(self) -> int:
+        return sum(result.passed for result in self.assertions)
+
+    @property
+    def expected(self) -> int:
+        return len(self.assertions)
