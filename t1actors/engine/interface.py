@@ -20,12 +20,15 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from t1actors.events import VersionSpan
+
+RoutingRows: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+"""Expert numbers (R, L, K): uint8 up to 256 experts."""
 
 
 class EngineError(Exception):
@@ -67,7 +70,7 @@ class GenerateResult:
     request_id: str
     sampled_ids: tuple[int, ...]
     logprobs: npt.NDArray[np.float32]
-    routing_RLK: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+    routing_RLK: RoutingRows
     versions: tuple[VersionSpan, ...]
     finish: Literal["stop", "length"]
     entropy_mean: float
