@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+EXIT_UNRECOVERABLE = 78
+"""Exit status of an actor's process when a restart cannot help (EX_CONFIG of sysexits.h)."""
+
 
 class RuntimeFault(Exception):
     """Base of this folder's errors."""

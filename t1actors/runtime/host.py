@@ -33,13 +33,13 @@ from t1actors.events import (
     decode,
     encode,
 )
+from t1actors.log.causal import CausalReader
 from t1actors.log.interface import Frame, JournalWriter, Log, Watch
 from t1actors.payloads import Blobs
 from t1actors.runtime.actor import NOTHING, Actor, ActorContext, ActorFactory, Decision
 from t1actors.runtime.clock import Clock, system_clock
 from t1actors.runtime.committer import Committer
 from t1actors.runtime.effects import Effects
-from t1actors.runtime.inbox import Inbox
 from t1actors.runtime.intents import Intent, Intents
 from t1actors.runtime.ledger import Batch, Ledger
 from t1actors.runtime.recovery import SUPERVISOR, Recovered, follows, recover
@@ -122,7 +122,9 @@ class _Host:
         self._intents = recovered.intents
         self._clock = clock
         self._watch = watch
-        self._inbox = Inbox(log, recovered.positions)
+        self._resume_at = recovered.positions
+        self._followed = set(recovered.positions)
+        self._reader = CausalReader(log, positions=recovered.positions)
         self._ledger = Ledger(name, next_sequence=writer.next_sequence, vector=recovered.vector)
         self._committer = Committer(
             writer, self._ledger, clock=clock, code=code, in_thread=flush_in_thread, durable=self._on_durable
@@ -147,7 +149,7 @@ class _Host:
                         await ready()
                     await self._apply_all(tasks)
             finally:
-                self._inbox.close()
+                self._reader.close()
                 self._committer.close()
 
     # --- what wakes the loop ------------------------------------------------------------------------------------------
@@ -155,7 +157,6 @@ class _Host:
     async def _watch_journals(self) -> None:
         while True:
             await self._watch.wait(POLL_S)
-            self._inbox.news()
             self._wake.set()
 
     def _on_durable(self, batch: Batch, wall_ns: int) -> None:
@@ -196,10 +197,11 @@ class _Host:
                     self._effects.cancel(intent)
             while self._results:
                 self._apply_own(self._results.popleft())
-            frame = self._inbox.next()
-            if frame is None:
+            # One at a time: this frame may make the journal known on which the next one rests.
+            frames = self._reader.poll(max_frames=1)
+            if not frames:
                 return
-            self._apply_foreign(frame)
+            self._apply_foreign(frames[0])
             applied += 1
             if applied % FRAMES_A_TURN == 0:
                 self._committer.notify()
@@ -213,9 +215,9 @@ class _Host:
     def _apply_foreign(self, frame: Frame) -> None:
         journal, actor, ledger = frame.journal, self._actor, self._ledger
         ledger.rest_on(frame.head.vector)
-        sequence = max(frame.base_sequence, self._inbox.position(journal))
         # An earlier incarnation may have committed in the middle of this frame.
-        skipped = sequence - frame.base_sequence
+        skipped = max(0, self._resume_at.get(journal, 0) - frame.base_sequence)
+        sequence = frame.base_sequence + skipped
         for raw in frame.events[skipped:] if skipped else frame.events:
             self._applying = (journal, sequence)
             event = decode(raw)
@@ -231,12 +233,12 @@ class _Host:
                 outputs.hand_over(ledger.emitted(journal, sequence, outputs.events))
             sequence += 1
         self._applying = None
-        self._inbox.applied(frame)
 
     def _learn(self, started: ActorStarted) -> None:
-        if follows(self._name, self._actor.reads, started) and not self._inbox.follows(started.journal):
+        if follows(self._name, self._actor.reads, started) and started.journal not in self._followed:
+            self._followed.add(started.journal)
             self._watch.add(started.journal)
-            self._inbox.follow(started.journal)
+            self._reader.add(started.journal)
 
     def _apply_own(self, results: Sequence[AnyEvent]) -> None:
         """Folds own results; an EffectFinished or TimerFired, always the last, is decided on."""

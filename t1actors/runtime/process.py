@@ -1,0 +1,172 @@
+"""One actor as one process: ``python -m t1actors.runtime.process RUN_DIR NAME package.module:Factory``.
+
+A plain command that a supervisor, systemd or Slurm can start. It reads ``RUN_DIR/config.toml``, holds the journal
+``RUN_DIR/log/NAME`` and logs JSON lines to stderr.
+
+Guarantees: SIGTERM is a clean stop (what was applied is committed; exit status 0). With ``--lifeline``, end of file
+on stdin means that the supervisor is dead: the whole process group ends at once, however busy the event loop is.
+With ``--status-fd N`` it writes the lines ``opened EPOCH``, ``ready`` and, when it fails, ``failed REASON``. Exit
+status 78 says that a restart cannot help.
+
+There is no parent-death signal: that one fires when the *thread* that started the child ends, and event loops start
+children from worker threads that come and go.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import anyio
+import structlog
+
+from t1actors.config import ConfigError, from_toml
+from t1actors.log.blobs import FileBlobs
+from t1actors.log.filelog import FileLog
+from t1actors.log.interface import JournalDamaged
+from t1actors.payloads import BlobError
+from t1actors.runtime.actor import ActorFactory, Unrecoverable
+from t1actors.runtime.errors import EXIT_UNRECOVERABLE, HostError, RecoveryError, RunDirectoryError, leaves
+from t1actors.runtime.fingerprint import code_version
+from t1actors.runtime.host import host_actor
+
+UNRECOVERABLE = (
+    Unrecoverable,
+    ConfigError,
+    RunDirectoryError,
+    HostError,
+    RecoveryError,
+    JournalDamaged,
+    BlobError,
+    ImportError,
+)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    run_dir: Path
+    name: str
+    factory: str
+    status_fd: int | None
+    lifeline: bool
+
+
+class Status:
+    """Tells the supervisor, if there is one, how far this process has come."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    def tell(self, line: str) -> None:
+        if self._descriptor is not None:
+            os.write(self._descriptor, (" ".join(line.split()) + "\n").encode()[:4096])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parse(argv)
+    status = Status(arguments.status_fd)
+    if arguments.lifeline:
+        # A thread, not a task: it also ends a process whose event loop is busy or stuck.
+        threading.Thread(target=_end_with_supervisor, name="lifeline", daemon=True).start()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+    )
+    logger = structlog.get_logger().bind(actor=arguments.name, pid=os.getpid())
+    try:
+        anyio.run(_serve, arguments, status, backend="trio")
+    except Exception as error:
+        first = leaves(error)[0]
+        reason = f"{type(first).__name__}: {first}"
+        logger.error("failed", error=reason, exc_info=first)
+        status.tell(f"failed {reason}")
+        raise SystemExit(EXIT_UNRECOVERABLE if isinstance(first, UNRECOVERABLE) else 1) from error
+    logger.info("stopped")
+    return 0
+
+
+async def _serve(arguments: Arguments, status: Status) -> None:
+    logger = structlog.get_logger().bind(actor=arguments.name, pid=os.getpid())
+    run_dir = arguments.run_dir
+    config_path = run_dir / "config.toml"
+    try:
+        config = from_toml(config_path.read_text(), origin=str(config_path))
+    except FileNotFoundError as error:
+        raise RunDirectoryError(f"{run_dir} is no run directory: {config_path} is missing") from error
+    factory = load_factory(arguments.factory)
+
+    async def opened(epoch: int) -> None:
+        logger.info("opened", epoch=epoch)
+        status.tell(f"opened {epoch}")
+
+    async def ready() -> None:
+        logger.info("ready")
+        status.tell("ready")
+
+    async with anyio.create_task_group() as tasks:
+        with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+
+            async def stop_when_told() -> None:
+                async for _ in signals:
+                    tasks.cancel_scope.cancel()
+
+            tasks.start_soon(stop_when_told)
+            await host_actor(
+                factory,
+                name=arguments.name,
+                log=FileLog(run_dir / "log", config.run.log_durability),
+                blobs=FileBlobs(run_dir / "blobs", config.run.log_durability),
+                config=config,
+                run_dir=run_dir,
+                code=code_version(),
+                # Without a flush an append takes microseconds, less than a thread's two hand-overs.
+                flush_in_thread=config.run.log_durability == "machine",
+                opened=opened,
+                ready=ready,
+            )
+
+
+def load_factory(path: str) -> ActorFactory:
+    """The factory named ``package.module:attribute``. Raises ``ImportError``."""
+    module, separator, attribute = path.partition(":")
+    if not separator:
+        raise ImportError(f"actor factory {path!r}: expected package.module:attribute")
+    found = getattr(importlib.import_module(module), attribute, None)
+    if not callable(found):
+        raise ImportError(f"actor factory {path!r}: module {module} has no callable {attribute!r}")
+    return cast(ActorFactory, found)
+
+
+def _end_with_supervisor() -> None:
+    while os.read(0, 4096):
+        pass
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _parse(argv: Sequence[str] | None) -> Arguments:
+    parser = argparse.ArgumentParser(prog="python -m t1actors.runtime.process", description="Runs one actor of a run.")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("name")
+    parser.add_argument("factory", help="package.module:attribute")
+    parser.add_argument("--status-fd", type=int)
+    parser.add_argument("--lifeline", action="store_true", help="end when stdin ends")
+    return Arguments(**vars(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

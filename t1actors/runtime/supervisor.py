@@ -1,0 +1,313 @@
+"""Runs a run: every actor as its own process, restarted when it dies, all of them stopped together.
+
+Guarantees:
+- Whoever dies is started again, after its whole process group is gone, until its restart budget is spent; then the
+  run fails and names the actor. A failure that a restart cannot heal fails the run at once.
+- Every start, readiness and end of an actor is an event in the journal ``supervisor``, durable before the next one
+  begins. ActorStarted comes after the actor holds its journal and carries the epoch which that journal gave it.
+- SIGINT or SIGTERM, or cancelling the caller: a clean stop. A second SIGINT: everything is killed at once.
+- If the supervisor itself is killed, the actors end with it; starting it again on the same run directory resumes the
+  run.
+- No torch here: what actors import is theirs.
+
+Left to others: displays read the log; which actors there are is the caller's plan.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import anyio
+
+from t1actors.config import Config, digest, from_toml, to_toml
+from t1actors.events import ActorReady, ActorStarted, ActorStopped, RunStopped
+from t1actors.log.filelog import FileLog
+from t1actors.runtime.child import Child
+from t1actors.runtime.chronicle import Chronicle
+from t1actors.runtime.clock import system_clock
+from t1actors.runtime.conclusion import concluded
+from t1actors.runtime.errors import EXIT_UNRECOVERABLE, RunDirectoryError
+from t1actors.runtime.fingerprint import code_version
+from t1actors.runtime.logtail import log_tail
+from t1actors.runtime.orphans import Orphans, become_subreaper
+from t1actors.runtime.restarts import Restarts
+
+REAP_EVERY_S = 5.0
+"""How often adopted processes that ended are reaped."""
+
+
+@dataclass(frozen=True)
+class ActorPlan:
+    """``factory`` is ``package.module:attribute``."""
+
+    name: str
+    factory: str
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """``concludes`` names the actor whose RunFinished or RunFailed ends the run; ``environment`` is the fingerprint
+    that RunStarted records; ``env`` are environment variables for the actors."""
+
+    run_dir: Path
+    config: Config
+    actors: tuple[ActorPlan, ...]
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    concludes: str = "publisher"
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    stop_grace_s: float = 10.0
+    ready_deadline_s: float = 300.0
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """``detail`` says what a person needs to know; ``failed_actor`` and ``log_tail`` are set when an actor failed
+    the run. ``cpu_seconds``: user and system time of the supervisor and of every process it waited for."""
+
+    reason: Literal["finished", "failed", "interrupted"]
+    detail: str
+    seconds: float
+    cpu_seconds: float
+    restarts: int
+    failed_actor: str = ""
+    log_tail: tuple[str, ...] = ()
+
+
+async def supervise(plan: RunPlan) -> RunResult:
+    """Runs ``plan`` to its end. Runs beside other tasks of the caller, such as a display.
+
+    Raises:
+        RunDirectoryError: the run directory belongs to another configuration.
+        JournalFenced: another supervisor has this run.
+    """
+    _prepare(plan)
+    become_subreaper()
+    config = plan.config.run
+    code = code_version()
+    log = FileLog(plan.run_dir / "log", config.log_durability)
+    with Chronicle(log, clock=system_clock(), code=code, in_thread=config.log_durability == "machine") as chronicle:
+        supervisor = _Supervisor(plan, log, chronicle)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(supervisor.stop_when_cancelled)
+            with anyio.CancelScope(shield=True):
+                await supervisor.run()
+            tasks.cancel_scope.cancel()
+        return supervisor.result()
+
+
+def _prepare(plan: RunPlan) -> None:
+    path = plan.run_dir / "config.toml"
+    (plan.run_dir / "logs").mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        if digest(from_toml(path.read_text(), origin=str(path))) != digest(plan.config):
+            raise RunDirectoryError(
+                f"{path} holds another configuration than this run's: resume it with its own, or choose a new run "
+                "directory"
+            )
+        return
+    path.write_text(to_toml(plan.config))
+
+
+@dataclass
+class _Life:
+    """What is known of one process of an actor."""
+
+    child: Child
+    started_s: float
+    epoch: int = 0
+    reason: str = ""
+
+
+class _Supervisor:
+    def __init__(self, plan: RunPlan, log: FileLog, chronicle: Chronicle) -> None:
+        self._plan = plan
+        self._log = log
+        self._chronicle = chronicle
+        self._clock = system_clock()
+        self._random = random.Random()
+        self._orphans = Orphans()
+        self._stopping = anyio.Event()
+        self._kill_now = anyio.Event()
+        self._lives: dict[str, _Life] = {}
+        self._restarts = 0
+        self._reason: Literal["finished", "failed", "interrupted"] = "interrupted"
+        self._detail = ""
+        self._failed_actor = ""
+        self._log_tail: tuple[str, ...] = ()
+        self._rests_on: dict[str, int] = {}
+        self._seconds = 0.0
+        self._cpu_seconds = 0.0
+
+    async def run(self) -> None:
+        started_s, cpu_s = self._clock.monotonic(), _cpu_seconds()
+        await self._chronicle.begin(self._plan.run_dir, self._plan.config, self._plan.environment)
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(self._follow_conclusion)
+            watching.start_soon(self._reap_orphans)
+            if threading.current_thread() is threading.main_thread():
+                watching.start_soon(self._follow_signals)
+            async with anyio.create_task_group() as keeping:
+                for actor in self._plan.actors:
+                    keeping.start_soon(self._keep, actor)
+            watching.cancel_scope.cancel()
+        await self._orphans.end()
+        self._cpu_seconds = _cpu_seconds() - cpu_s
+        self._seconds = self._clock.monotonic() - started_s
+        reason = f"{self._reason}: {self._detail}" if self._reason == "failed" else self._reason
+        stopped = RunStopped(reason=reason, cpu_s=self._cpu_seconds)
+        await self._chronicle.record([stopped], rests_on=self._rests_on)
+
+    def result(self) -> RunResult:
+        """After ``run``."""
+        return RunResult(
+            reason=self._reason,
+            detail=self._detail,
+            seconds=self._seconds,
+            cpu_seconds=self._cpu_seconds,
+            restarts=self._restarts,
+            failed_actor=self._failed_actor,
+            log_tail=self._log_tail,
+        )
+
+    # --- why it stops -------------------------------------------------------------------------------------------------
+
+    def _stop(self, reason: Literal["finished", "failed", "interrupted"], detail: str) -> None:
+        if not self._stopping.is_set():
+            self._reason, self._detail = reason, detail
+            self._stopping.set()
+
+    async def stop_when_cancelled(self) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self._stop("interrupted", "cancelled")
+
+    async def _follow_conclusion(self) -> None:
+        end = await concluded(self._log, self._plan.concludes)
+        if not self._stopping.is_set():
+            self._rests_on = {end.journal: end.sequence}
+        self._stop(end.reason, end.detail)
+
+    async def _follow_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for number in signals:
+                if self._stopping.is_set() and number == signal.SIGINT:
+                    self._kill_now.set()
+                self._stop("interrupted", f"stopped by {number.name}")
+
+    def _fail(self, life: _Life, detail: str) -> None:
+        if not self._stopping.is_set():
+            self._failed_actor = life.child.name
+            self._log_tail = log_tail(life.child.log_path)
+        self._stop("failed", detail)
+
+    # --- one actor ----------------------------------------------------------------------------------------------------
+
+    async def _keep(self, actor: ActorPlan) -> None:
+        config = self._plan.config.run
+        restarts = Restarts(config.restart_budget, config.backoff_s, config.backoff_max_s)
+        while not self._stopping.is_set():
+            child = Child(self._plan.run_dir, actor.name, actor.factory, env=self._plan.env)
+            life = self._lives[actor.name] = _Life(child, self._clock.monotonic())
+            exit_code = await self._accompany(life)
+            del self._lives[actor.name]
+            reason = life.reason or _words(exit_code)
+            stopped = ActorStopped(actor=actor.name, epoch=life.epoch, exit_code=exit_code, reason=reason)
+            await self._chronicle.record([stopped])
+            if self._stopping.is_set():
+                return
+            log = f"see {child.log_path}"
+            if exit_code == EXIT_UNRECOVERABLE:
+                self._fail(life, f"actor {actor.name}: {reason}; {log}")
+                return
+            now_s = self._clock.monotonic()
+            delay_s = restarts.died(now_s=now_s, lived_s=now_s - life.started_s, chance=self._random.random())
+            if delay_s is None:
+                count = config.restart_budget
+                self._fail(
+                    life, f"actor {actor.name} died again after {count} restarts in ten minutes: {reason}; {log}"
+                )
+                return
+            with anyio.move_on_after(delay_s):
+                await self._stopping.wait()
+                return
+            self._restarts += 1
+
+    async def _accompany(self, life: _Life) -> int:
+        """From its start to its end; its exit code once nothing of its group is left."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._listen, life)
+            tasks.start_soon(self._stop_in_time, life)
+            await life.child.exited()
+            tasks.cancel_scope.cancel()
+        for line in life.child.told():
+            self._last_words(life, line)
+        return await life.child.end()
+
+    async def _listen(self, life: _Life) -> None:
+        with anyio.move_on_after(self._plan.ready_deadline_s) as scope:
+            async for line in life.child.lines():
+                word, _, rest = line.partition(" ")
+                if word == "opened":
+                    life.epoch = int(rest)
+                    name = life.child.name
+                    started = ActorStarted(actor=name, journal=name, epoch=life.epoch, pid=life.child.pid)
+                    await self._chronicle.record([started])
+                elif word == "ready":
+                    scope.deadline = float("inf")
+                    seconds = self._clock.monotonic() - life.started_s
+                    rss_bytes = _rss_bytes(life.child.pid)
+                    name, epoch = life.child.name, life.epoch
+                    await self._chronicle.record(
+                        [ActorReady(actor=name, epoch=epoch, seconds=seconds, rss_bytes=rss_bytes)]
+                    )
+                else:
+                    self._last_words(life, line)
+        if scope.cancelled_caught:
+            life.reason = f"not ready within {self._plan.ready_deadline_s:.0f} s"
+            life.child.kill()
+
+    def _last_words(self, life: _Life, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        if word == "failed":
+            life.reason = rest
+        elif word == "opened":
+            life.epoch = int(rest)
+
+    async def _stop_in_time(self, life: _Life) -> None:
+        await self._stopping.wait()
+        life.child.terminate()
+        with anyio.move_on_after(self._plan.stop_grace_s):
+            await self._kill_now.wait()
+        life.child.kill()
+
+    async def _reap_orphans(self) -> None:
+        while True:
+            await anyio.sleep(REAP_EVERY_S)
+            self._orphans.adopted({life.child.pid for life in self._lives.values()})
+
+
+def _words(exit_code: int) -> str:
+    if exit_code < 0:
+        return f"killed by {signal.Signals(-exit_code).name}"
+    return f"exit status {exit_code}"
+
+
+def _cpu_seconds() -> float:
+    usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _rss_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
