@@ -41,7 +41,7 @@ def find_tools() -> Tools:
 def _find(name: str) -> str:
     for folder in SEARCHED:
         path = os.path.realpath(os.path.join(folder, name))
-        if path.startswith("/usr/") and os.access(path, os.X_OK):
+        if path.startswith("/usr/") and os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     raise VerifyError(
         f"no {name} under /usr (searched {', '.join(SEARCHED)}); grading sandboxes see nothing else of this host. "
