@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from t1actors.actors.task_files import TaskFiles
 from t1actors.events import (
     AnyEvent,
     EffectFinished,
@@ -39,8 +40,8 @@ from t1actors.sandbox.admission import Admission, TokenBucket
 from t1actors.sandbox.interface import Limits, RunRequest, SandboxError, SandboxSpec
 from t1actors.sandbox.namespaces import NamespaceBackend
 from t1actors.sandbox.pool import SandboxPool
-from t1actors.tasks.pools import ensure_tasks, task_directory
-from t1actors.tasks.reader import TaskError, environment_layers, read_task
+from t1actors.tasks.layers import environment_layers
+from t1actors.tasks.task import TaskError
 
 COMMAND_MARGIN_S = 30.0
 """A command's effect may outlast the command's own limit by this: the shim must kill, collect and answer."""
@@ -82,7 +83,7 @@ class Pool:
         config = context.config
         self._config = config
         self._blobs = context.blobs
-        self._tasks_dir = task_directory(config.tasks, context.run_dir)
+        self._tasks = TaskFiles(config.tasks, context.run_dir)
         self._backend = NamespaceBackend(context.run_dir / "sandboxes", name="pool")
         bucket = TokenBucket(config.sandbox.rate_per_s, config.sandbox.burst, monotonic=context.monotonic)
         self._pool = SandboxPool(self._backend, Admission(bucket, config.sandbox.max_live))
@@ -208,18 +209,17 @@ class Pool:
         config = self._config.sandbox
         started_s = anyio.current_time()
         try:
-            ensure_tasks(self._tasks_dir, [effect.task])
-            task = read_task(self._tasks_dir / effect.task)
-            if task.base != "scratch" and not config.host_base:
+            task = self._tasks.read(effect.task)
+            if not config.host_base:
                 raise TaskError(
-                    f"task {effect.task}: environment/Dockerfile asks for {task.base!r} and no image store is set up; "
-                    "let the host stand in for it with --set sandbox.host_base=true"
+                    f"task {effect.task}: its environment/Dockerfile is FROM {task.environment.base} and there is no image "
+                    "store; let the host's own /usr stand in for it with --set sandbox.host_base=true"
                 )
             image_s = anyio.current_time() - started_s
             spec = SandboxSpec(
                 key=effect.trial,
                 workdir=task.workdir,
-                env=task.env,
+                env=task.environment.env,
                 limits=self._limits(),
                 lease_s=config.lease_s,
                 layers=environment_layers(task),

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from t1actors.events import AnyEvent, EffectFinished, Graded, SandboxSealed, TrialCancelled, UnknownEvent
+from t1actors.actors.task_files import TaskFiles
+from t1actors.events import AnyEvent, Graded, SandboxSealed, TrialCancelled, UnknownEvent
 from t1actors.payloads import unpack
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing
 from t1actors.sandbox.interface import Limits
 from t1actors.sandbox.namespaces import NamespaceBackend
-from t1actors.tasks.pools import ensure_tasks, task_directory
-from t1actors.tasks.reader import read_task
 from t1actors.verify.grade import grade
 from t1actors.verify.reward import reward
 
@@ -44,7 +43,7 @@ class Verifier:
     def __init__(self, context: ActorContext) -> None:
         self._config = context.config
         self._blobs = context.blobs
-        self._tasks_dir = task_directory(context.config.tasks, context.run_dir)
+        self._tasks = TaskFiles(context.config.tasks, context.run_dir)
         self._backend = NamespaceBackend(context.run_dir / "graders", name="verifier")
         self._slots = anyio.Semaphore(context.config.verify.parallel)
         self._state = VerifierState()
@@ -68,8 +67,6 @@ class Verifier:
                 return Decision(effects=[Grade(key=f"{event.trial}/grade", trial=event.trial)])
             case TrialCancelled():
                 return Decision(cancels=[f"{event.trial}/grade"])
-            case EffectFinished():
-                return NOTHING
             case _:
                 return NOTHING
 
@@ -78,8 +75,7 @@ class Verifier:
         sealed = self._state.sealed.get(effect.trial)
         if sealed is None:
             return []
-        ensure_tasks(self._tasks_dir, [sealed.task])
-        task = read_task(self._tasks_dir / sealed.task)
+        task = self._tasks.read(sealed.task)
         queued_s = anyio.current_time()
         async with self._slots:
             performing.phases["queue"] = anyio.current_time() - queued_s
