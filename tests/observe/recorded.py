@@ -6,7 +6,8 @@ Small and regular, so that every figure in a report of it can be worked out by h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 
 import blake3
 
@@ -47,6 +48,9 @@ from t1actors.events import (
 )
 from t1actors.log.frame import CommitHead, InputRun
 from t1actors.log.interface import Log
+from t1actors.tito.record import Chunk, TokenSpan, TrajectoryRecord
+from t1actors.tito.record import encode as encode_record
+from t1actors.train.batch import batch_digest
 
 READS = {
     "supervisor": (),
@@ -80,6 +84,8 @@ class Recorder:
     def __init__(self, log: Log) -> None:
         self.now_ns = START_NS
         self._writers = {name: log.open_writer(name) for name in READS}
+        self.change: Callable[[AnyEvent], AnyEvent] = lambda event: event
+        """For tests that break a run: what is really written in place of an event."""
         self._read = {name: dict.fromkeys(sources, 0) for name, sources in READS.items()}
 
     def emit(self, journal: str, *events: AnyEvent, seconds: float = 0.0) -> None:
@@ -96,7 +102,7 @@ class Recorder:
             runs[-1] = InputRun(runs[-1].journal, runs[-1].first, runs[-1].last, len(events))
         vector = {name: w.next_sequence - 1 for name, w in self._writers.items() if w.next_sequence and name != journal}
         head = CommitHead(inputs=tuple(runs), vector=vector, code="test", wall_ns=self.now_ns)
-        self._writers[journal].append(head, [encode(event) for event in events])
+        self._writers[journal].append(head, [encode(self.change(event)) for event in events])
 
     def close(self) -> None:
         for writer in self._writers.values():
@@ -120,6 +126,7 @@ def start(recorder: Recorder, run: str = "demo-run", sets: Sequence[str] = ()) -
     for n, name in enumerate(ACTORS):
         recorder.emit("supervisor", ActorStarted(actor=name, journal=name, epoch=1, pid=100 + n))
         recorder.emit("supervisor", ActorReady(actor=name, epoch=1, seconds=0.5, rss_bytes=10_000_000), seconds=0.5)
+    recorder.emit("publisher", WeightsPublished(version="version-0", version_index=0, size_bytes=7, seconds=0.1))
 
 
 def open_step(recorder: Recorder, step: int, purpose: str, *, version: int = 0, temperature: float = 1.0) -> None:
@@ -218,6 +225,24 @@ def run_trial(recorder: Recorder, trial: str, *, passed: int, version: int, temp
     )
 
 
+def record(trial: str, index: int) -> TrajectoryRecord:
+    """What the two turns of a trial add up to."""
+    turns = (3, 6), (9, 12)
+    mask = bytes(any(first <= n < end for first, end in turns) for n in range(12))
+    logprobs = [-0.1 if sampled else 0.0 for sampled in mask]
+    chunk = Chunk(
+        ids=struct.pack("<12i", *([1, 2, 3, 4, 5, 6] * 2)),
+        mask=mask,
+        logprobs=struct.pack("<12f", *logprobs),
+        routing=bytes(11 * 2 * 2),
+        routing_dtype="uint8",
+        routing_shape=(11, 2, 2),
+        versions=tuple(TokenSpan(version="version-0", start=first, end=end) for first, end in turns),
+        turns=turns,
+    )
+    return TrajectoryRecord(trial=trial, index=index, task="task", temperature=1.0, chunks=(chunk,))
+
+
 def seal(recorder: Recorder, step: int, purpose: str, passed: Sequence[int]) -> None:
     assembled = [
         TrajectoryAssembled(
@@ -225,7 +250,7 @@ def seal(recorder: Recorder, step: int, purpose: str, passed: Sequence[int]) -> 
             step=step,
             index=n,
             task=f"task-{n}",
-            record=payload(f"record {step} {n}".encode()),
+            record=payload(encode_record(record(f"s{step}.t{n}", n))),
             reward=count / SCALE,
             ids=12,
             sampled=6,
@@ -242,7 +267,15 @@ def seal(recorder: Recorder, step: int, purpose: str, passed: Sequence[int]) -> 
         BatchItem(trial=a.trial, index=a.index, trajectory_digest=a.record.digest, reward=a.reward) for a in assembled
     )
     recorder.emit("assembler", *assembled, seconds=0.1)
-    sealed = BatchSealed(step=step, purpose=purpose, items=items, digest="d", launched=2, failed=0, cancelled=0)
+    sealed = BatchSealed(
+        step=step,
+        purpose=purpose,
+        items=items,
+        digest=batch_digest((i.trajectory_digest, i.reward) for i in items),
+        launched=2,
+        failed=0,
+        cancelled=0,
+    )
     recorder.emit("assembler", sealed)
 
 
@@ -278,7 +311,15 @@ def critic(recorder: Recorder, step: int, *, variance: float = 0.25) -> None:
     )
 
 
-def actor(recorder: Recorder, step: int, *, staleness: int, engine_gap: float = 1e-6, clip: float = 0.0) -> None:
+def actor(
+    recorder: Recorder,
+    step: int,
+    *,
+    staleness: int,
+    engine_gap: float = 1e-6,
+    clip: float = 0.0,
+    behaviour: str = "version-0",
+) -> None:
     recorder.emit(
         "actor",
         ActorUpdated(
@@ -286,7 +327,7 @@ def actor(recorder: Recorder, step: int, *, staleness: int, engine_gap: float = 
             weights_before="a",
             weights_after=f"version-{step}",
             optimizer_after="c",
-            behaviour_version="version-0",
+            behaviour_version=behaviour,
             staleness=staleness,
             weights=payload(b"weights"),
             state=payload(b"actor state"),
@@ -335,7 +376,7 @@ def whole_run(recorder: Recorder) -> None:
         if purpose != "evaluate":
             critic(recorder, step)
         if purpose == "train":
-            actor(recorder, step, staleness=staleness)
+            actor(recorder, step, staleness=staleness, behaviour=f"version-{max(0, step - 3)}")
             staleness = 1
             recorder.emit(
                 "publisher",

@@ -122,21 +122,15 @@ def test_an_unfinished_run_says_so_and_has_the_figures_it_can_have():
 
 def test_unknown_kinds_are_counted_and_change_nothing_else(finished):
     log = MemoryLog()
-    whole_run(Recorder(log))
-    writer = MemoryLog().open_writer("supervisor")
-    writer.close()
-    head = CommitHead(wall_ns=finished.last_ns)
-    log_writer = _reopen(log, "actor")
-    log_writer.append(head, [msgpack.packb({"kind": "DreamHad", "v": 1, "about": "sheep"})])
+    recorder = Recorder(log)
+    whole_run(recorder)
+    recorder.close()
+    dream = msgpack.packb({"kind": "DreamHad", "v": 1, "about": "sheep"})
+    log.open_writer("actor").append(CommitHead(wall_ns=finished.last_ns), [dream])
     found = figures(view_of(log))
     assert found.unknown_events == 1
     assert found.reward_last5 == figures(finished).reward_last5
     assert any("does not know" in sentence for sentence in what_looks_wrong(found))
-
-
-def _reopen(log, name):
-    log._journals[name].writer = None
-    return log.open_writer(name)
 
 
 def test_what_an_actor_is_busy_with_follows_its_open_effects():

@@ -1,0 +1,96 @@
+"""Whether the payloads that events name are there and are what they are named.
+
+What must be there: trajectory records and the states before the first update, from which everything else can be computed
+again. The rest (sealed layers, later states, values) is kept while it serves: its absence is a note. Other bytes than the
+name says are an error in anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+
+from t1actors.events import ActorInitialised, AnyEvent, CriticInitialised, Payload, Tensor, TrajectoryAssembled
+from t1actors.log.merged import Entry
+from t1actors.observe.invariants import Finding
+from t1actors.payloads import BlobError, Blobs, unpack
+from t1actors.tito.record import RecordError, TrajectoryRecord, decode
+
+
+class References:
+    """Fed with entries and their events by ``apply``; ``findings`` holds what was found."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._absent: Counter[str] = Counter()
+        self._findings: list[Finding] = []
+
+    def apply(self, entry: Entry, event: AnyEvent) -> None:
+        for name, payload in _payloads(event):
+            what = f"{type(event).__name__}.{name}"
+            if payload.inline is None and not self._blobs.has(payload.digest):
+                if _needed(event):
+                    self._error(entry, f"{what}: blob {payload.digest} is missing; restore it from a copy of the run")
+                else:
+                    self._absent[what] += 1
+                continue
+            try:
+                data = unpack(self._blobs, payload)
+            except BlobError as error:
+                self._error(entry, f"{what}: {error}")
+                continue
+            if isinstance(event, TrajectoryAssembled) and name == "record":
+                self._record(entry, event, data)
+
+    def finish(self) -> list[Finding]:
+        notes = [
+            Finding("note", "blobs", 0, f"{count} of {what} are no longer kept (it can be computed again)")
+            for what, count in sorted(self._absent.items())
+        ]
+        return [*self._findings, *notes]
+
+    def _error(self, entry: Entry, message: str) -> None:
+        self._findings.append(Finding("error", entry.frame.journal, entry.sequence, message))
+
+    def _record(self, entry: Entry, event: TrajectoryAssembled, data: bytes | memoryview) -> None:
+        try:
+            record = decode(data)
+            ids, sampled = _counted(record)
+        except RecordError as error:
+            self._error(entry, f"trajectory of trial {event.trial}: {error}")
+            return
+        if (record.trial, ids, sampled) != (event.trial, event.ids, event.sampled):
+            message = (
+                f"trial {record.trial} with {ids} ids, {sampled} sampled; the event says {event.ids}, {event.sampled}"
+            )
+            self._error(entry, f"trajectory of trial {event.trial}: {message}")
+
+
+def _counted(record: TrajectoryRecord) -> tuple[int, int]:
+    """Ids and sampled ids of a record. Raises ``RecordError``, also unless rows = ids - 1 in every chunk."""
+    ids = sampled = 0
+    for number, chunk in enumerate(record.chunks):
+        arrays = chunk.arrays()
+        length = len(arrays.ids_N)
+        if chunk.routing_shape[0] != length - 1:
+            raise RecordError(
+                f"chunk {number}: {chunk.routing_shape[0]} routing rows for {length} ids; must be ids - 1"
+            )
+        ids += length
+        sampled += int(arrays.mask_N.sum())
+    return ids, sampled
+
+
+def _payloads(event: AnyEvent) -> Iterator[tuple[str, Payload]]:
+    for field in msgspec.structs.fields(type(event)):
+        value = getattr(event, field.name)
+        if isinstance(value, Payload):
+            yield field.name, value
+        elif isinstance(value, Tensor):
+            yield field.name, value.data
+
+
+def _needed(event: AnyEvent) -> bool:
+    return isinstance(event, TrajectoryAssembled | ActorInitialised | CriticInitialised)
