@@ -38,7 +38,7 @@ from t1actors.train.digests import (
 from t1actors.train.errors import TrainError
 from t1actors.train.exactness import exact
 from t1actors.train.losses import kl_estimate, policy_terms
-from t1actors.train.networks import working_weights
+from t1actors.train.networks import version_of, working_weights
 from t1actors.train.packing import MicroBatch, pack
 from t1actors.train.returns import Floats, batch_credit, whiten
 from t1actors.train.state import Tensors, TrainerState
@@ -154,7 +154,7 @@ def actor_step(
         ]
 
     with exact():
-        before = weights_digest(working_weights(network, state.weights))
+        before = version_of(network, state)
         own_T = np.array([version == before for version in batch.versions])[batch.version_T]
         first = slabs(0)
         streams = _Streams(*(np.zeros(batch.sampled, dtype=np.float32) for _ in range(4)))

@@ -28,7 +28,7 @@ from t1actors.train.digests import (
 )
 from t1actors.train.exactness import exact
 from t1actors.train.losses import value_loss
-from t1actors.train.networks import load_masters, working_weights
+from t1actors.train.networks import load_masters, version_of, working_weights
 from t1actors.train.packing import MicroBatch, pack
 from t1actors.train.returns import batch_credit, explained_variance
 from t1actors.train.state import TrainerState
@@ -101,7 +101,7 @@ def critic_step(
     losses = UpdateLosses(batch)
     applied: list[Applied] = []
     with exact():
-        before = weights_digest(working_weights(network, state.weights))
+        before = version_of(network, state)
         trainer = Trainer(network, state, critic, what=f"step {step}, critic")
         for epoch in range(critic.epochs):
             for places in minibatches(batch, critic.minibatches, seed=seed, step=step, epoch=epoch, part="critic"):

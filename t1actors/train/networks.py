@@ -14,7 +14,7 @@ import torch
 from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig
 
 from t1actors.config import ModelConfig
-from t1actors.models.checkpoint import CheckpointError
+from t1actors.models.checkpoint import CheckpointError, weights_digest
 from t1actors.models.folder import model_folder
 from t1actors.models.network import Network
 from t1actors.models.policy import Policy, new_policy
@@ -71,6 +71,11 @@ def working_weights(network: Network, masters: Tensors) -> dict[str, torch.Tenso
         odd = sorted(wanted.keys() ^ masters.keys())
         raise StateError(f"the state is of another network: {', '.join(odd[:3])} on one side only")
     return {name: masters[name].to(parameter.dtype) for name, parameter in wanted.items()}
+
+
+def version_of(network: Network, state: TrainerState) -> str:
+    """The content digest of the weights that the state publishes."""
+    return weights_digest(working_weights(network, state.weights))
 
 
 def load_masters(network: Network, masters: Tensors) -> None:

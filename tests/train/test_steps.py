@@ -4,7 +4,7 @@ import numpy as np
 
 from t1actors.train.actor_step import actor_step
 from t1actors.train.critic_step import critic_step, estimate_values
-from tiny_batches import TRAIN, batch_of, critic_state, policy_state, tiny_policy
+from tests.train.tiny_batches import TRAIN, batch_of, critic_state, policy_state, tiny_policy
 
 
 def test_the_same_step_gives_the_same_digests_and_leaves_its_inputs_alone():

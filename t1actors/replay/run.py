@@ -1,0 +1,115 @@
+"""Replay: run a recorded step again from the log alone, and say "bit-exact" or where it first differs.
+
+    report = replay(Path("runs/demo"), 7)            # report.text(), report.exit_status
+    replayer = Replayer.open(Path("runs/demo"))       # many steps: what one computed serves the next
+    replayer.step(7, edit=lambda batch: ...)         # what if: another batch, another configuration
+
+Guarantees: deterministic; reads the run, never writes to it; uses recorded weights, states, trajectories, rewards and
+configuration as inputs and recorded results only to compare with; a step whose ground differs already is reported at the
+earlier step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from t1actors.actors.training import environment
+from t1actors.config import ConfigError, TrainConfig
+from t1actors.log.blobs import FileBlobs
+from t1actors.log.errors import LogError
+from t1actors.log.filelog import FileLog
+from t1actors.payloads import Blobs
+from t1actors.replay.chain import Chain, Edit, recorded_trajectories
+from t1actors.replay.compare import levels_of, locate
+from t1actors.replay.inputs import ReplayImpossible, RunInputs, read_inputs
+from t1actors.replay.report import Difference, EnvironmentChange, Level, ReplayReport
+from t1actors.tito.record import digest as record_digest
+from t1actors.train.batch import batch_digest
+
+
+class Replayer:
+    """Replays steps of one run."""
+
+    def __init__(self, inputs: RunInputs, blobs: Blobs) -> None:
+        self.inputs = inputs
+        self._blobs = blobs
+        self._chain = Chain(inputs, blobs)
+
+    @classmethod
+    def open(cls, run_dir: Path) -> Replayer:
+        """The run in a directory. Raises ``ReplayImpossible``."""
+        if not (run_dir / "log").is_dir():
+            raise ReplayImpossible(f"{run_dir} has no folder log/: it is not the directory of a run")
+        try:
+            inputs = read_inputs(FileLog(run_dir / "log"))
+        except (LogError, ConfigError) as error:
+            raise ReplayImpossible(f"{run_dir}: {error}") from error
+        return cls(inputs, FileBlobs(run_dir / "blobs"))
+
+    def step(self, number: int, *, edit: Edit | None = None, train: TrainConfig | None = None) -> ReplayReport:
+        """Replay one step; with ``edit`` or ``train`` the step alone is run otherwise (its ground as recorded)."""
+        purpose = self.inputs.steps[number].opened.purpose if number in self.inputs.steps else ""
+        try:
+            if purpose == "evaluate":
+                return self._evaluation(number)
+            return self._training(number, edit, train)
+        except ReplayImpossible as error:
+            return ReplayReport(number, purpose, impossible=str(error))
+
+    def all(self) -> Iterator[ReplayReport]:
+        """Every step with a batch, in order; each begins from what the one before computed."""
+        for number in sorted(self.inputs.steps):
+            if self.inputs.steps[number].sealed is not None:
+                yield self.step(number)
+
+    def _training(self, number: int, edit: Edit | None, train: TrainConfig | None) -> ReplayReport:
+        recorded = self.inputs.step(number)
+        purpose = recorded.opened.purpose
+        self.inputs.sealed(number)
+        if recorded.values is None and recorded.critic is None and recorded.actor is None:
+            raise ReplayImpossible(f"step {number} was not trained: the run ended before ValuesEstimated")
+        plan = self._chain.plan(number)
+        steps = tuple(planned.step for planned in plan)
+        changes = self._environment()
+        for planned in plan:
+            target = planned.step == number
+            run = self._chain.run(planned, edit=edit if target else None, train=train if target else None)
+            levels = levels_of(self.inputs.step(planned.step), run)
+            config = (train if target else None) or self.inputs.config.train
+            first = locate(self.inputs, self._blobs, run, levels, config)
+            if target or first is not None:
+                edited = target and (edit is not None or train is not None)
+                return ReplayReport(number, purpose, levels, steps, first, changes, edited)
+        raise AssertionError("a plan ends with the step itself")
+
+    def _evaluation(self, number: int) -> ReplayReport:
+        """An evaluation trains nothing: its batch is all there is to check."""
+        sealed = self.inputs.sealed(number)
+        found = recorded_trajectories(self.inputs, self._blobs, number)
+        digests = [(record_digest(held), item.reward) for item, held in found]
+        level = Level("batch", "batch", sealed.digest, batch_digest(digests))
+        first = None
+        if not level.equal:
+            odd = next((i.trial for (i, _), (d, _) in zip(found, digests, strict=True) if d != i.trajectory_digest), "")
+            first = Difference(number, "batch", trial=odd)
+        return ReplayReport(number, "evaluate", (level,), (number,), first)
+
+    def _environment(self) -> tuple[EnvironmentChange, ...]:
+        now = environment()
+        changes: list[EnvironmentChange] = []
+        for part, event in (("critic", self.inputs.critic_initial), ("actor", self.inputs.actor_initial)):
+            recorded = event.environment if event is not None else {}
+            for key in sorted(recorded):
+                if now.get(key, "") != recorded[key]:
+                    changes.append(EnvironmentChange(part, key, recorded[key], now.get(key, "")))
+        return tuple(changes)
+
+
+def replay(run_dir: Path, step: int, *, edit: Edit | None = None, train: TrainConfig | None = None) -> ReplayReport:
+    """Replay one step of the run in ``run_dir``; never raises for what is wrong with the run: the report says it."""
+    try:
+        replayer = Replayer.open(run_dir)
+    except ReplayImpossible as error:
+        return ReplayReport(step, "", impossible=str(error))
+    return replayer.step(step, edit=edit, train=train)
