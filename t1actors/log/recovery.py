@@ -152,7 +152,6 @@ class _Scan:
             self._fault = JournalDamaged(self._journal, *self.good, reason)
             if self.good < self._durable:
                 raise self._fault
-        self.sealed = self.sealed and not data
 
     def _frames(self, segment: int, data: memoryview) -> int:
         """Step over whole frames; returns where they stop."""
@@ -163,7 +162,7 @@ class _Scan:
         while offset < len(data):
             below = offset < limit
             try:
-                if self.sealed:
+                if self.sealed and self.good.segment == segment:
                     raise FrameError("bytes behind the frame that ends the segment")
                 header = verify_frame(data, offset, limit if below else len(data))
             except FrameError as error:
