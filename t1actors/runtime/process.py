@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -26,7 +27,6 @@ from pathlib import Path
 from typing import cast
 
 import anyio
-import structlog
 
 from t1actors.config import ConfigError, from_toml
 from t1actors.log.blobs import FileBlobs
@@ -34,9 +34,12 @@ from t1actors.log.filelog import FileLog
 from t1actors.log.interface import JournalDamaged
 from t1actors.payloads import BlobError
 from t1actors.runtime.actor import ActorFactory, Unrecoverable
+from t1actors.runtime.actor_log import log_to_stderr
 from t1actors.runtime.errors import EXIT_UNRECOVERABLE, HostError, RecoveryError, RunDirectoryError, leaves
 from t1actors.runtime.fingerprint import code_version
 from t1actors.runtime.host import host_actor
+
+_logger = logging.getLogger(__name__)
 
 UNRECOVERABLE = (
     Unrecoverable,
@@ -76,30 +79,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.lifeline:
         # A thread, not a task: it also ends a process whose event loop is busy or stuck.
         threading.Thread(target=_end_with_supervisor, name="lifeline", daemon=True).start()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-    )
-    logger = structlog.get_logger().bind(actor=arguments.name, pid=os.getpid())
+    log_to_stderr(arguments.name)
     try:
         anyio.run(_serve, arguments, status, backend="trio")
     except Exception as error:
         first = leaves(error)[0]
         reason = f"{type(first).__name__}: {first}"
-        logger.error("failed", error=reason, exc_info=first)
+        _logger.error("failed: %s", reason, exc_info=first)
         status.tell(f"failed {reason}")
         raise SystemExit(EXIT_UNRECOVERABLE if isinstance(first, UNRECOVERABLE) else 1) from error
-    logger.info("stopped")
+    _logger.info("stopped")
     return 0
 
 
 async def _serve(arguments: Arguments, status: Status) -> None:
-    logger = structlog.get_logger().bind(actor=arguments.name, pid=os.getpid())
     run_dir = arguments.run_dir
     config_path = run_dir / "config.toml"
     try:
@@ -109,11 +102,11 @@ async def _serve(arguments: Arguments, status: Status) -> None:
     factory = load_factory(arguments.factory)
 
     async def opened(epoch: int) -> None:
-        logger.info("opened", epoch=epoch)
+        _logger.info("opened its journal, epoch %d", epoch)
         status.tell(f"opened {epoch}")
 
     async def ready() -> None:
-        logger.info("ready")
+        _logger.info("ready")
         status.tell("ready")
 
     async with anyio.create_task_group() as tasks:

@@ -30,13 +30,13 @@ import anyio
 from t1actors.config import Config, digest, from_toml, to_toml
 from t1actors.events import ActorReady, ActorStarted, ActorStopped, RunStopped
 from t1actors.log.filelog import FileLog
+from t1actors.runtime.actor_log import log_tail
 from t1actors.runtime.child import Child
 from t1actors.runtime.chronicle import Chronicle
 from t1actors.runtime.clock import system_clock
 from t1actors.runtime.conclusion import concluded
 from t1actors.runtime.errors import EXIT_UNRECOVERABLE, RunDirectoryError
 from t1actors.runtime.fingerprint import code_version
-from t1actors.runtime.logtail import log_tail
 from t1actors.runtime.orphans import Orphans, become_subreaper
 from t1actors.runtime.restarts import Restarts
 
