@@ -236,8 +236,8 @@ def test_a_crash_while_a_journal_is_made_leaves_one_that_opens(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("base", "epoch", "pattern"), [(12, 9, "frames are missing"), (10, 9, "frames are missing"), (11, 0, "fenced
-    writer")]
+    ("base", "epoch", "pattern"),
+    [(12, 9, "frames are missing"), (10, 9, "frames are missing"), (11, 0, "fenced writer")],
 )
 def test_a_whole_frame_that_does_not_continue_the_journal_is_refused(
     sample: Sample, tmp_path: Path, base: int, epoch: int, pattern: str
