@@ -1,10 +1,17 @@
-"""Toy actors: source -> triple -> sink, each a dozen lines, with the number carried by GenerationQuiesced.step."""
+"""Toy actors: source -> triple -> sink, each a dozen lines, with the number carried by GenerationQuiesced.step.
 
+How many numbers there are is the configuration's ``schedule.train_steps``.
+"""
+
+import subprocess
+import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import anyio
+
 from t1actors.events import EffectFinished, GenerationQuiesced, RunFinished, RunStarted
-from t1actors.runtime.actor import NOTHING, Decision, Effect
+from t1actors.runtime.actor import NOTHING, Decision, Effect, Unrecoverable
 
 
 def number(value, by):
@@ -19,6 +26,7 @@ class Toy:
 
     def __init__(self, context):
         self.context = context
+        self.total = context.config.schedule.train_steps
 
     def initial(self):
         return None
@@ -46,7 +54,6 @@ class Source(Toy):
     """Emits 0 .. total - 1 by effects, ``count`` numbers each, one effect after the other."""
 
     effect_type = Emit
-    total = 120
     count = 3
 
     def initial(self):
@@ -99,9 +106,67 @@ class Sink(Toy):
         return state
 
     def decide(self, state, event):
-        if isinstance(event, GenerationQuiesced) and len(state.numbers) == Source.total:
+        if isinstance(event, GenerationQuiesced) and len(state.numbers) == self.total:
             return Decision(events=[RunFinished(steps=len(state.numbers), version="")])
         return NOTHING
 
 
 CHAIN = [("source", Source), ("triple", Triple), ("sink", Sink)]
+
+
+class SlowSource(Source):
+    """Leaves time to be killed in."""
+
+    async def perform(self, effect, performing):
+        await anyio.sleep(0.01)
+        return await super().perform(effect, performing)
+
+
+class WithHelper(Toy):
+    """Starts a helper process in its own group, which ignores SIGTERM, and leaves it behind."""
+
+    @asynccontextmanager
+    async def running(self):
+        command = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
+        helper = subprocess.Popen([sys.executable, "-c", command], stdin=subprocess.DEVNULL)
+        (self.context.run_dir / f"helper.{self.context.epoch}").write_text(str(helper.pid))
+        yield
+
+
+class Hanging(Toy):
+    """Cannot be stopped politely: its effect is shielded."""
+
+    effect_type = Emit
+
+    def decide(self, state, event):
+        if isinstance(event, RunStarted):
+            return Decision(effects=[Emit(key="hang", first=0, count=0)])
+        return NOTHING
+
+    async def perform(self, effect, performing):
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(1000)
+        return []
+
+
+class Helpless(Toy):
+    @asynccontextmanager
+    async def running(self):
+        raise Unrecoverable("this host has no toys; buy some")
+        yield
+
+
+class Hapless(Toy):
+    def decide(self, state, event):
+        raise ValueError("always the same mistake")
+
+
+class Careless(Toy):
+    """Breaks off its own parent's ties: a daemon in a session of its own."""
+
+    @asynccontextmanager
+    async def running(self):
+        command = "import time; time.sleep(1000)"
+        daemon = subprocess.Popen([sys.executable, "-c", command], stdin=subprocess.DEVNULL, start_new_session=True)
+        (self.context.run_dir / "daemon").write_text(str(daemon.pid))
+        yield

@@ -1,0 +1,291 @@
+"""Actors as real processes: killed, restarted, stopped, orphaned, hopeless."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import pytest
+
+from t1actors.config import Config, RunConfig, ScheduleConfig
+from t1actors.events import ActorReady, ActorStarted, ActorStopped, GenerationQuiesced, RunStarted, RunStopped, decode
+from t1actors.log.filelog import FileLog
+from t1actors.log.interface import JournalFenced
+from t1actors.runtime.errors import RunDirectoryError
+from t1actors.runtime.supervisor import ActorPlan, RunPlan, supervise
+
+ROOT = Path(__file__).parents[2]
+
+
+def plan(run_dir, *, total=60, budget=1000, source="SlowSource", concludes="sink", grace_s=10.0, **actors):
+    """The chain, or ``name=Toy`` actors."""
+    chosen = actors or {"source": source, "triple": "Triple", "sink": "Sink"}
+    return RunPlan(
+        run_dir=run_dir,
+        config=Config(
+            run=RunConfig(log_durability="process", restart_budget=budget, backoff_s=0.01, backoff_max_s=0.02),
+            schedule=ScheduleConfig(train_steps=total),
+        ),
+        actors=tuple(ActorPlan(name, f"tests.runtime.toys:{toy}") for name, toy in chosen.items()),
+        concludes=concludes,
+        env={"PYTHONPATH": str(ROOT)},
+        stop_grace_s=grace_s,
+    )
+
+
+def events(run_dir, journal, *kinds):
+    reader = FileLog(run_dir / "log").open_reader(journal)
+    found = []
+    while frames := reader.read():
+        found.extend(decode(raw) for frame in frames for raw in frame.events)
+    reader.close()
+    return [event for event in found if not kinds or isinstance(event, kinds)]
+
+
+def numbers(run_dir, journal):
+    return [event.step for event in events(run_dir, journal, GenerationQuiesced)]
+
+
+def assert_exact(run_dir, total):
+    assert numbers(run_dir, "source") == list(range(total))
+    assert numbers(run_dir, "triple") == [3 * n for n in range(total)]
+
+
+def alive(pid):
+    """Whether ``pid`` runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def until(condition, deadline_s=30.0):
+    with anyio.fail_after(deadline_s):
+        while not condition():
+            await anyio.sleep(0.02)
+
+
+def supervised(run_plan, beside=None):
+    """The result of the run, with ``beside`` (an async function) running next to it."""
+
+    async def main():
+        async with anyio.create_task_group() as tasks:
+            if beside is not None:
+                tasks.start_soon(beside)
+            result = await supervise(run_plan)
+            tasks.cancel_scope.cancel()
+            return result
+
+    return anyio.run(main, backend="trio")
+
+
+def killing(run_dir, kills, seed):
+    """Kills running actors at random, ``kills`` times."""
+
+    async def kill():
+        chance = random.Random(seed)
+        for _ in range(kills):
+            await anyio.sleep(chance.uniform(0.05, 0.4))
+            running = {event.actor: event.pid for event in events(run_dir, "supervisor", ActorStarted)}
+            if running:
+                with suppress(ProcessLookupError):
+                    os.kill(running[chance.choice(sorted(running))], signal.SIGKILL)
+
+    return kill
+
+
+def test_a_chain_of_processes_gives_exact_results_through_kill_9(tmp_path):
+    total = 450
+    result = supervised(plan(tmp_path, total=total), killing(tmp_path, 12, seed=1))
+    assert result.reason == "finished"
+    assert result.restarts >= 3
+    assert_exact(tmp_path, total)
+    for name in ("source", "triple", "sink"):
+        epochs = [event.epoch for event in events(tmp_path, "supervisor", ActorStarted) if event.actor == name]
+        assert epochs == sorted(set(epochs))
+        reader = FileLog(tmp_path / "log").open_reader(name)
+        assert {frame.epoch for frame in reader.read(max_frames=100_000)} <= set(epochs)
+
+
+@pytest.mark.slow
+def test_a_chain_of_processes_gives_exact_results_through_a_hundred_kill_9(tmp_path):
+    total = 6000
+    result = supervised(plan(tmp_path, total=total), killing(tmp_path, 100, seed=2))
+    assert result.reason == "finished"
+    assert_exact(tmp_path, total)
+
+
+def test_the_supervisors_journal_tells_the_run(tmp_path):
+    result = supervised(plan(tmp_path, source="Source"))
+    assert (result.reason, result.restarts) == ("finished", 0)
+    assert result.cpu_seconds > 0
+    told = events(tmp_path, "supervisor")
+    assert isinstance(told[0], RunStarted)
+    assert told[0].config_toml == (tmp_path / "config.toml").read_text()
+    assert not told[0].resumed
+    for name in ("source", "triple", "sink"):
+        kinds = [type(event) for event in told[1:-1] if event.actor == name]
+        assert kinds == [ActorStarted, ActorReady, ActorStopped]
+    assert all(event.exit_code == 0 for event in told if isinstance(event, ActorStopped))
+    assert all(event.rss_bytes > 1_000_000 for event in told if isinstance(event, ActorReady))
+    assert told[-1] == RunStopped(reason="finished", cpu_s=result.cpu_seconds)
+
+
+def test_ctrl_c_is_a_clean_stop_and_the_run_can_be_resumed(tmp_path):
+    async def interrupt():
+        await until(lambda: len(numbers(tmp_path, "triple")) > 5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    total = 300
+    result = supervised(plan(tmp_path, total=total), interrupt)
+    assert result.reason == "interrupted"
+    assert [event.exit_code for event in events(tmp_path, "supervisor", ActorStopped)] == [0, 0, 0]
+    assert len(numbers(tmp_path, "triple")) < total
+    # Source must go on by itself: its effect was left open.
+    result = supervised(plan(tmp_path, total=total, source="Source"))
+    assert result.reason == "finished"
+    assert [event.resumed for event in events(tmp_path, "supervisor", RunStarted)] == [False, True]
+    assert_exact(tmp_path, total)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_an_actor_that_hangs(tmp_path):
+    stopped_at = []
+
+    async def interrupt_twice():
+        await until(lambda: len(events(tmp_path, "hanging")) > 0)
+        os.kill(os.getpid(), signal.SIGINT)
+        await anyio.sleep(0.3)
+        assert not events(tmp_path, "supervisor", ActorStopped)
+        os.kill(os.getpid(), signal.SIGINT)
+        stopped_at.append(time.monotonic())
+
+    result = supervised(plan(tmp_path, hanging="Hanging", grace_s=1000.0), interrupt_twice)
+    assert result.reason == "interrupted"
+    assert stopped_at
+    assert [event.reason for event in events(tmp_path, "supervisor", ActorStopped)] == ["killed by SIGKILL"]
+
+
+def test_an_actor_that_does_not_stop_in_time_is_killed(tmp_path):
+    async def interrupt():
+        await until(lambda: len(events(tmp_path, "hanging")) > 0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    result = supervised(plan(tmp_path, hanging="Hanging", grace_s=0.2), interrupt)
+    assert result.reason == "interrupted"
+    assert [event.exit_code for event in events(tmp_path, "supervisor", ActorStopped)] == [-signal.SIGKILL]
+
+
+def test_cancelling_the_caller_is_a_clean_stop(tmp_path):
+    async def main():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(supervise, plan(tmp_path, total=100_000))
+            await until(lambda: len(numbers(tmp_path, "triple")) > 2)
+            tasks.cancel_scope.cancel()
+
+    anyio.run(main, backend="trio")
+    assert [event.exit_code for event in events(tmp_path, "supervisor", ActorStopped)] == [0, 0, 0]
+    assert events(tmp_path, "supervisor", RunStopped)[0].reason == "interrupted"
+
+
+def test_what_a_restart_cannot_heal_ends_the_run_at_once_and_says_what_to_do(tmp_path):
+    result = supervised(plan(tmp_path, source="Source", triple="Triple", helpless="Helpless"))
+    assert (result.reason, result.failed_actor, result.restarts) == ("failed", "helpless", 0)
+    assert "actor helpless: Unrecoverable: this host has no toys; buy some" in result.detail
+    assert str(tmp_path / "logs" / "helpless.log") in result.detail
+
+
+def test_a_factory_that_is_not_there_ends_the_run_at_once(tmp_path):
+    result = supervised(plan(tmp_path, lost="NoSuchToy"))
+    assert (result.reason, result.failed_actor, result.restarts) == ("failed", "lost", 0)
+    assert "has no callable 'NoSuchToy'" in result.detail
+
+
+def test_an_actor_that_keeps_dying_spends_its_budget_and_is_named_with_its_last_words(tmp_path):
+    result = supervised(plan(tmp_path, budget=2, hapless="Hapless"))
+    assert (result.reason, result.failed_actor, result.restarts) == ("failed", "hapless", 2)
+    assert "always the same mistake" in result.detail
+    assert result.log_tail[-2:] == (
+        "ValueError: always the same mistake",
+        "actor hapless was applying event 0 of journal supervisor",
+    )
+    stops = events(tmp_path, "supervisor", ActorStopped)
+    assert [(stop.epoch, stop.exit_code) for stop in stops] == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_the_whole_group_of_a_dead_actor_is_gone_before_its_successor_starts(tmp_path):
+    seen = []
+
+    async def kill():
+        helper = tmp_path / "helper.1"
+        await until(lambda: helper.exists() and helper.read_text())
+        os.kill(events(tmp_path, "supervisor", ActorStarted)[0].pid, signal.SIGKILL)
+        await until(lambda: len(events(tmp_path, "supervisor", ActorStarted)) == 2)
+        seen.append(alive(int(helper.read_text())))
+        await until(lambda: len(events(tmp_path, "supervisor", ActorReady)) == 2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    supervised(plan(tmp_path, helped="WithHelper"), kill)
+    assert seen == [False]
+    assert not alive(int((tmp_path / "helper.2").read_text()))
+
+
+def test_what_an_actor_left_in_another_session_is_ended_with_the_run(tmp_path):
+    async def interrupt():
+        await until(lambda: events(tmp_path, "supervisor", ActorReady))
+        assert alive(int((tmp_path / "daemon").read_text()))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    supervised(plan(tmp_path, careless="Careless"), interrupt)
+    assert not alive(int((tmp_path / "daemon").read_text()))
+
+
+SUPERVISOR_SCRIPT = """
+import sys
+from pathlib import Path
+import anyio
+from tests.runtime.test_processes import plan
+from t1actors.runtime.supervisor import supervise
+assert "torch" not in sys.modules
+anyio.run(supervise, plan(Path(sys.argv[1]), total=100_000, source="SlowSource", triple="Triple", helped="WithHelper"), backend="trio")
+"""
+
+
+def test_actors_and_their_helpers_die_with_a_killed_supervisor_and_the_run_resumes(tmp_path):
+    supervisor = subprocess.Popen([sys.executable, "-c", SUPERVISOR_SCRIPT, str(tmp_path)], cwd=ROOT)
+    try:
+        anyio.run(until, lambda: len(events(tmp_path, "supervisor", ActorReady)) == 3)
+        pids = [event.pid for event in events(tmp_path, "supervisor", ActorStarted)]
+        pids.append(int((tmp_path / "helper.1").read_text()))
+        assert all(alive(pid) for pid in pids)
+        supervisor.kill()
+        anyio.run(until, lambda: not any(alive(pid) for pid in pids))
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+
+    async def interrupt():
+        await until(lambda: len(events(tmp_path, "supervisor", ActorReady)) == 6)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    resumed = plan(tmp_path, total=100_000, source="SlowSource", triple="Triple", helped="WithHelper")
+    assert supervised(resumed, interrupt).reason == "interrupted"
+    assert len({event.epoch for event in events(tmp_path, "supervisor", ActorStarted) if event.actor == "source"}) > 1
+
+
+def test_a_run_directory_has_one_supervisor_and_one_configuration(tmp_path):
+    writer = FileLog(tmp_path / "log").open_writer("supervisor")
+    with pytest.raises(JournalFenced):
+        supervised(plan(tmp_path))
+    writer.close()
+    with pytest.raises(RunDirectoryError, match="another configuration"):
+        supervised(plan(tmp_path, total=61))
+
+
+def test_supervisor_and_actor_process_import_no_torch():
+    code = "import sys, t1actors.runtime.supervisor, t1actors.runtime.process; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
