@@ -67,8 +67,10 @@ def fold_frame(view: RunView, frame: Frame) -> tuple[AnyEvent | UnknownEvent, ..
     for raw, event in zip(frame.events, events, strict=True):
         if isinstance(event, RunStarted) and before_ns is not None:
             view.paused_s += max(0.0, (wall_ns - before_ns) / 1e9)
+        view.attribution.note(event)
         _apply(view, frame.journal, wall_ns, event)
-        step = view.steps.get(_step_of(view, event))
+        number = view.attribution.step(event)
+        step = view.steps.get(number) if number is not None else None
         (step.size_bytes if step else view.run_bytes)["events"] += len(raw)
     if events:
         view.as_of[frame.journal] = frame.next_sequence - 1
@@ -255,7 +257,6 @@ def _blob_bytes(tensor: Tensor) -> int:
 
 def _launch(view: RunView, step: StepView, spec: TrialSpec) -> None:
     step.trials[spec.trial] = TrialView(trial=spec.trial, task=spec.task, index=spec.index)
-    view.trial_step[spec.trial] = step.step
 
 
 def _fold_trial(view: RunView, event: AnyEvent) -> None:
@@ -265,7 +266,7 @@ def _fold_trial(view: RunView, event: AnyEvent) -> None:
             _launch(view, step, event.replacement)
         return
     name = getattr(event, "trial", None)
-    step = view.steps.get(view.trial_step.get(name, -1)) if isinstance(name, str) else None
+    step = view.steps.get(view.attribution.step_of_trial.get(name, -1)) if isinstance(name, str) else None
     if step is None or not isinstance(name, str):
         return
     trial = step.trials[name]
@@ -316,21 +317,3 @@ def _fold_trial(view: RunView, event: AnyEvent) -> None:
             trial.phase = "cancelled"
         case _:
             pass
-
-
-def _step_of(view: RunView, event: AnyEvent | UnknownEvent) -> int:
-    """The step that an event belongs to, -1 for none: its own, its trial's, or the one that its effect key names."""
-    step = getattr(event, "step", None)
-    if isinstance(step, int):
-        return step
-    trial = getattr(event, "trial", None)
-    if isinstance(trial, str):
-        return view.trial_step.get(trial, -1)
-    key = getattr(event, "key", None)
-    if not isinstance(key, str):
-        return -1
-    first, _, rest = key.partition("/")
-    if first in view.trial_step:
-        return view.trial_step[first]
-    number = rest.partition("/")[0]
-    return int(number) if first in ("step", "barrier") and number.isdigit() else -1

@@ -12,7 +12,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from t1actors.events import ActorInitialised, AnyEvent, CriticInitialised, Payload, Tensor, TrajectoryAssembled
+from t1actors.events import (
+    ActorInitialised,
+    AnyEvent,
+    CriticInitialised,
+    Payload,
+    Tensor,
+    TrajectoryAssembled,
+    UnknownEvent,
+)
 from t1actors.log.merged import Entry
 from t1actors.observe.invariants import Finding
 from t1actors.payloads import BlobError, Blobs, unpack
@@ -27,7 +35,9 @@ class References:
         self._absent: Counter[str] = Counter()
         self._findings: list[Finding] = []
 
-    def apply(self, entry: Entry, event: AnyEvent) -> None:
+    def apply(self, entry: Entry, event: AnyEvent | UnknownEvent) -> None:
+        if isinstance(event, UnknownEvent):
+            return
         for name, payload in _payloads(event):
             what = f"{type(event).__name__}.{name}"
             if payload.inline is None and not self._blobs.has(payload.digest):

@@ -18,6 +18,7 @@ from typing import Literal
 
 from t1actors.config import Config
 from t1actors.events import ActorUpdated, CriticUpdated, LossByGroup, Purpose, ValuesEstimated
+from t1actors.observe.attribution import Attribution
 
 TrialPhase = Literal["waiting", "working", "ended", "sealed", "graded", "assembled", "failed", "cancelled"]
 OVER: frozenset[TrialPhase] = frozenset({"graded", "assembled", "failed", "cancelled"})
@@ -187,7 +188,7 @@ class RunView:
     sessions: int = 0
     """How often the run was started: 1, more when it was resumed."""
     steps: dict[int, StepView] = field(default_factory=dict[int, StepView])
-    trial_step: dict[str, int] = field(default_factory=dict[str, int])
+    attribution: Attribution = field(default_factory=Attribution)
     actors: dict[str, ActorView] = field(default_factory=dict[str, ActorView])
     failures: Counter[str] = field(default_factory=Counter[str])
     """Trials that infrastructure failed, by cause."""

@@ -1,0 +1,56 @@
+"""What the command line says when something is wrong, and with which exit status.
+
+Exit status 0: done. 1: it failed, and the message says what, where and what to do. 2: the command or the configuration is
+wrong. 130: interrupted.
+"""
+
+from __future__ import annotations
+
+from t1actors.config import ConfigError
+from t1actors.log.errors import LogError
+from t1actors.models.folder import ModelFolderError
+from t1actors.observe.follow import NoRun
+from t1actors.payloads import BlobError
+from t1actors.runtime.errors import RuntimeFault, leaves
+from t1actors.sandbox.errors import SandboxError
+from t1actors.tasks.task import TaskError
+
+FAILED = 1
+WRONG_USAGE = 2
+INTERRUPTED = 130
+
+
+class CommandFailed(Exception):
+    """A command could not do what was asked. The message is all a person needs."""
+
+
+class WrongUsage(Exception):
+    """A command was called in a way that makes no sense."""
+
+
+EXPECTED = (
+    CommandFailed,
+    NoRun,
+    LogError,
+    BlobError,
+    TaskError,
+    SandboxError,
+    ModelFolderError,
+    RuntimeFault,
+)
+
+
+def explain(error: BaseException) -> tuple[str, int] | None:
+    """Message and exit status for an error that a person can do something about; None for a bug."""
+    if isinstance(error, BaseExceptionGroup):
+        found = [explain(leaf) for leaf in leaves(error)]
+        return next((f for f in found if f is not None), None) if None not in found else None
+    if isinstance(error, WrongUsage | ConfigError):
+        return str(error), WRONG_USAGE
+    if isinstance(error, EXPECTED):
+        return str(error), FAILED
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}", FAILED
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", INTERRUPTED
+    return None

@@ -1,0 +1,150 @@
+"""`t1 log`: a run's events, to read and to check.
+
+`cat` shows events with a MessagePack reader that knows no schema, so that a run written by a newer version can be read.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import msgpack
+from cyclopts import Parameter
+
+from t1actors.events import decode
+from t1actors.log.blobs import FileBlobs
+from t1actors.log.check import check_blobs, check_journals
+from t1actors.log.merged import Entry, merged
+from t1actors.observe.attribution import Attribution
+from t1actors.observe.follow import open_run
+from t1actors.observe.invariants import Finding, Invariants
+from t1actors.observe.quantities import size
+from t1actors.observe.references import References
+
+RunDirectory = Annotated[Path, Parameter(help="A run's directory, such as runs/latest.")]
+SHOWN_CHARS = 60
+SHOWN_ITEMS = 4
+
+
+def cat(
+    run: RunDirectory,
+    *,
+    trial: Annotated[str | None, Parameter(help="Only this trial, such as s3.t17.")] = None,
+    step: Annotated[int | None, Parameter(help="Only this step.")] = None,
+    actor: Annotated[str | None, Parameter(help="Only this actor's journal.")] = None,
+    kind: Annotated[
+        tuple[str, ...],
+        Parameter(help="Only events of this kind; may be given again.", negative=(), show_default=False),
+    ] = (),
+    as_json: Annotated[
+        bool,
+        Parameter(
+            name="--json", help="One JSON object a line, in full (bytes as base64).", negative=(), show_default=False
+        ),
+    ] = False,
+) -> None:
+    """Print a run's events in causal order: time, journal, sequence, kind, fields.
+
+    Example: `t1 log cat runs/latest --trial s3.t17`
+    """
+    attribution = Attribution()
+    kinds = {k.casefold() for k in kind}
+    for entry in merged(open_run(run)):
+        event = decode(entry.raw)
+        attribution.note(event)
+        if actor is not None and entry.frame.journal != actor:
+            continue
+        if trial is not None and attribution.trial(event) != trial:
+            continue
+        if step is not None and attribution.step(event) != step:
+            continue
+        plain = cast("dict[str, Any]", msgpack.unpackb(entry.raw))
+        if kinds and str(plain.get("kind", "")).casefold() not in kinds:
+            continue
+        print(_json(entry, plain) if as_json else _line(entry, plain))
+
+
+def check(run: RunDirectory) -> int:
+    """Check a run: journals and blobs whole, inputs applied once and in order, every invariant between events.
+
+    May run beside a live run. Exit status 0: no error (notes are not errors). 1: errors, each with its place.
+
+    Example: `t1 log check runs/latest`
+    """
+    log = open_run(run)
+    blobs = FileBlobs(run / "blobs")
+    problems = [*check_journals(log), *check_blobs(blobs)]
+    for problem in problems:
+        print(f"error  {problem.message}")
+    findings: list[Finding] = []
+    events = 0
+    if problems:
+        print("the events themselves were not checked: first make journals and blobs whole", file=sys.stderr)
+    else:
+        invariants, references = Invariants(), References(blobs)
+        for entry in merged(log):
+            event = invariants.apply(entry)
+            if event is not None:
+                references.apply(entry, event)
+        findings = [*invariants.finish(), *references.finish()]
+        events = invariants.events
+    for finding in findings:
+        print(f"{finding.severity:<6} {finding.text}")
+    errors = len(problems) + sum(f.severity == "error" for f in findings)
+    journals = len(log.journals())
+    print(f"{'clean' if not errors else f'{errors} errors'}: {journals} journals, {events:,} events")
+    return 1 if errors else 0
+
+
+# --- how an event is shown ------------------------------------------------------------------------------------------
+
+
+def _at(entry: Entry) -> datetime:
+    return datetime.fromtimestamp(entry.frame.head.wall_ns / 1e9, UTC)
+
+
+def _line(entry: Entry, plain: dict[str, Any]) -> str:
+    fields = " ".join(f"{name}={_short(value)}" for name, value in plain.items() if name not in ("kind", "v"))
+    at = _at(entry)
+    kind = plain.get("kind", "?")
+    return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d} {entry.frame.journal:<10} {entry.sequence:>7} {kind} {fields}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"<{size(len(value))}>"
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value)
+        if {"digest", "size_bytes"} <= items.keys():
+            return f"<{items['digest'][:12]} {size(items['size_bytes'])}>"
+        if {"dtype", "shape", "data"} <= items.keys():
+            return f"<{items['dtype']}{items['shape']}>"
+        return "{" + ", ".join(f"{k}: {_short(v)}" for k, v in list(items.items())[: SHOWN_ITEMS * 2]) + "}"
+    if isinstance(value, list):
+        listed = cast("list[Any]", value)
+        shown = ", ".join(_short(v) for v in listed[:SHOWN_ITEMS])
+        return f"[{shown}]" if len(listed) <= SHOWN_ITEMS else f"[{shown}, ... {len(listed)}]"
+    if isinstance(value, str):
+        text = json.dumps(value, ensure_ascii=False) if not value or not value.isascii() or " " in value else value
+        text = text.replace("\n", "\\n")
+        return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}... {len(value)} chars"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _json(entry: Entry, plain: dict[str, Any]) -> str:
+    head = {
+        "at": _at(entry).isoformat(),
+        "journal": entry.frame.journal,
+        "sequence": entry.sequence,
+        "epoch": entry.frame.epoch,
+    }
+    return json.dumps({**head, **plain}, ensure_ascii=False, default=_encoded)
+
+
+def _encoded(value: Any) -> str:
+    assert isinstance(value, bytes), f"MessagePack holds nothing else that JSON lacks: {type(value)}"
+    return base64.b64encode(value).decode()

@@ -1,0 +1,62 @@
+"""`t1`: the command line. Commands are loaded when they are called, so that `t1 --help` is quick and loads no torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from t1actors.cli.errors import FAILED, WRONG_USAGE, explain
+
+app = App(
+    name="t1",
+    help="""Train a terminal agent by reinforcement learning, and replay any step of it bit for bit.
+
+    Example: `t1 run --preset smoke`, then `t1 replay runs/latest --step 4`.""",
+)
+app.command("t1actors.cli.run:run", name="run")
+app.command("t1actors.cli.replay:replay", name="replay")
+app.command("t1actors.cli.report:report", name="report")
+app.command("t1actors.cli.report:runs", name="runs")
+app.command(
+    "t1actors.cli.doctor:doctor", name="doctor", help="Say what this machine can do, and what to do about the rest."
+)
+
+log = App(name="log", help="Read and check the log of a run.")
+log.command("t1actors.cli.log:cat", name="cat")
+log.command("t1actors.cli.log:check", name="check")
+app.command(log)
+
+config = App(name="config", help="Configuration.")
+config.command("t1actors.cli.settings:show", name="show")
+app.command(config)
+
+tasks = App(name="tasks", help="Tasks.")
+tasks.command("t1actors.cli.tasks:make", name="make")
+app.command(tasks)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except CycloptsError as error:
+        print(f"t1: {error}", file=sys.stderr)
+        print("t1: `t1 --help` lists the commands, `t1 COMMAND --help` explains one", file=sys.stderr)
+        return WRONG_USAGE
+    except BrokenPipeError:
+        # Whoever read our output has enough of it. Nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (Exception, KeyboardInterrupt) as error:
+        # Not a catch-all: what is not an expected error is raised again, with its traceback.
+        explained = explain(error)
+        if explained is None:
+            raise
+        print(f"t1: {explained[0]}", file=sys.stderr)
+        return explained[1]
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,58 @@
+"""`t1 replay`: a recorded step again, from the log alone."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from t1actors.cli.errors import CommandFailed, WrongUsage
+from t1actors.observe.quantities import duration
+
+
+def replay(
+    run: Annotated[Path, Parameter(help="A run's directory, such as runs/latest.")],
+    *,
+    step: Annotated[int | None, Parameter(help="The step to replay.")] = None,
+    every: Annotated[
+        bool, Parameter(name="--all", help="Replay every step, one after another.", negative=(), show_default=False)
+    ] = False,
+) -> int:
+    """Re-execute a step from the log and compare its digests level by level.
+
+    Prints "bit-exact", or the first level, tensor and trial that differ. Exit status 0: bit-exact. 1: something differs.
+    2: the step cannot be run again, and the message says why.
+
+    Example: `t1 replay runs/latest --step 12`
+    """
+    if (step is None) == (not every):
+        raise WrongUsage("say which step: --step N, or --all")
+    if not (run / "log").is_dir():
+        raise CommandFailed(f"{run}: no run here (it has no log/ folder); `t1 runs` lists the runs there are")
+    print("loading torch and the log", file=sys.stderr, flush=True)
+    from t1actors.replay.inputs import ReplayImpossible
+    from t1actors.replay.run import Replayer
+
+    try:
+        replayer = Replayer.open(run)
+    except ReplayImpossible as error:
+        raise CommandFailed(str(error)) from error
+    started = time.monotonic()
+    if step is not None:
+        report = replayer.step(step)
+        print(report.text())
+        print(f"{duration(time.monotonic() - started)}", file=sys.stderr)
+        return report.exit_status
+    worst = 0
+    exact = total = 0
+    for report in replayer.all():
+        total += 1
+        exact += report.bit_exact
+        verdict = "bit-exact" if report.bit_exact else report.text()
+        print(f"step {report.step:>3} {report.purpose:<11} {verdict}", flush=True)
+        worst = max(worst, report.exit_status)
+    print(f"{exact} of {total} steps bit-exact, {duration(time.monotonic() - started)}")
+    return worst

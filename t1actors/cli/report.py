@@ -1,0 +1,57 @@
+"""`t1 report` and `t1 runs`: what runs have come to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from t1actors.observe.figures import Figures
+from t1actors.observe.quantities import duration, figure, percent
+
+RunDirectory = Annotated[Path, Parameter(help="A run's directory, such as runs/latest.")]
+
+
+def report(run: RunDirectory) -> None:
+    """Make report.md, report.json and plots/ again from the run's log.
+
+    Works on a run that is going on, too: its report says that it is not over.
+
+    Example: `t1 report runs/latest`
+    """
+    from t1actors.observe.report import write_report
+    from t1actors.observe.words import what_happened
+
+    found = write_report(run)
+    print(what_happened(found))
+    print(f"{run / 'report.md'}")
+
+
+def runs(directory: Annotated[Path, Parameter(help="Where runs are kept.")] = Path("runs")) -> None:
+    """List the runs in a directory, oldest first, with what their reports say.
+
+    Example: `t1 runs`
+    """
+    found = sorted(
+        (p for p in directory.glob("*") if (p / "log").is_dir() and not p.is_symlink()),
+        key=lambda p: p.stat().st_mtime,
+    )
+    if not found:
+        print(f"no runs in {directory}; `t1 run --preset smoke` makes one")
+        return
+    print(f"{'run':<34} {'steps':>5} {'reward':>16} {'held out':>18} {'wall':>12}  state")
+    for path in found:
+        print(_row(path))
+
+
+def _row(path: Path) -> str:
+    try:
+        f = msgspec.json.decode((path / "report.json").read_bytes(), type=Figures)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return f"{path.name:<34} {'':>5} {'':>16} {'':>18} {'':>12}  no report; `t1 report {path}` makes it"
+    state = "finished" if f.finished else "stopped" if f.complete else "going on, or killed"
+    reward = f"{figure(f.reward_first5)} > {figure(f.reward_last5)}"
+    held = f"{percent(f.heldout_before)} > {percent(f.heldout_after)}"
+    return f"{path.name:<34} {f.steps:>5} {reward:>16} {held:>18} {duration(f.seconds):>12}  {state}"
