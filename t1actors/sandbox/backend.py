@@ -1,0 +1,362 @@
+"""The embedded backend: sandboxes from Linux namespaces, with no daemon and nothing to download.
+
+``NamespaceBackend`` holds no state that matters: a sandbox is a directory under ``root`` with its shim's socket in it, so
+a new backend on the same root finds every sandbox that lives. All the work is in the shims (``shim.server``); here orders
+become messages. The fork server runs while the context is open; the sandboxes outlive it, each for its lease.
+
+Guarantees: a cancelled or failed ``create`` that started a sandbox leaves none; runs under trio and asyncio alike.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+
+import anyio
+import anyio.abc
+
+from t1actors.events import Isolation, OutputChunk
+from t1actors.sandbox import errors
+from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxRefused, SandboxUnavailable
+from t1actors.sandbox.interface import Created, RunRequest, RunResult, SandboxSpec
+from t1actors.sandbox.observation import plain_text
+from t1actors.sandbox.wire import (
+    MAX_NAME_BYTES,
+    Answer,
+    Create,
+    Done,
+    Failed,
+    Inbox,
+    Kill,
+    Made,
+    Order,
+    Ran,
+    ReadFile,
+    Renew,
+    Run,
+    Seal,
+    encode,
+    key_of,
+    name_of,
+)
+
+MAX_COMMAND_BYTES = 4 << 20
+_RECEIVE_BYTES = 1 << 18
+_FORK_PATIENCE_S = 30.0
+_KILL_PATIENCE_S = 30.0
+_FIX = (
+    "Run as root of the host or in a privileged container (Docker: --privileged), on a kernel that allows namespaces; "
+    "`t1 doctor` tries it again"
+)
+_BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); import runpy; runpy.run_module('{}', run_name='__main__')"
+_FORK_SERVER = "t1actors.sandbox.shim.forkserver"
+
+
+class NamespaceBackend:
+    """See the module. Use inside ``async with backend.running():``."""
+
+    def __init__(self, root: Path, *, name: str, use_cgroups: bool = True) -> None:
+        """
+        Args:
+            root: the directory of this backend's sandboxes; made if missing. Every backend needs one of its own.
+            name: what to call this backend in errors.
+            use_cgroups: False falls back to rlimits and a memory watchdog even where control groups could be made.
+        """
+        self.root = root.absolute()
+        self.name = name
+        self._use_cgroups = use_cgroups
+        self._root_fd = -1
+        self._fork_server: _ForkServer | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[NamespaceBackend]:
+        """Raises ``SandboxUnavailable`` where no sandbox can be made for a reason that is known beforehand."""
+        if os.geteuid() != 0:
+            raise SandboxUnavailable(
+                "starting the fork server", f"user {os.geteuid()} is not root", "Run as root of the host"
+            )
+        if self.root.resolve().is_relative_to("/usr"):
+            text = f"{self.root} lies under /usr, which every sandbox can read"
+            raise SandboxUnavailable("choosing a directory for sandboxes", text, "Choose one elsewhere")
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._root_fd = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            async with _ForkServer(self.root, use_cgroups=self._use_cgroups) as self._fork_server:
+                yield self
+        finally:
+            self._fork_server = None
+            os.close(self._root_fd)
+            self._root_fd = -1
+
+    async def create(self, spec: SandboxSpec) -> Created:
+        name = self._name_of(spec.key)
+        _check_spec(spec)
+        started_s = anyio.current_time()
+        finished = False
+        forked = await self._server().fork(name)
+        forked_s = anyio.current_time()
+        try:
+            answer, _ = await self._ask(spec.key, _create_order(spec), b"".join(x.archive for x in spec.layers))
+            finished = True
+        finally:
+            if forked and not finished:  # cancelled or refused: whoever asked will not come back for it
+                with anyio.move_on_after(_KILL_PATIENCE_S, shield=True):
+                    await self.kill(spec.key)
+        assert isinstance(answer, Made)
+        return Created(
+            isolation=Isolation(
+                backend="namespaces",
+                namespaces=tuple(answer.namespaces),
+                uid_map=answer.uid_map,
+                limits=tuple(answer.limits),
+                base=spec.base,
+                warnings=tuple(answer.warnings),
+            ),
+            phases={"fork_s": forked_s - started_s, **answer.phases, "create_s": anyio.current_time() - started_s},
+            existed=answer.existed,
+        )
+
+    async def run(self, sandbox: str, request: RunRequest) -> RunResult:
+        size_bytes = len(request.command.encode("utf-8", "replace"))
+        if size_bytes > MAX_COMMAND_BYTES:
+            text = f"{request.key}: a command of {size_bytes:,} bytes; at most {MAX_COMMAND_BYTES:,} fit"
+            raise SandboxRefused(f"sandbox {sandbox}: {text}")
+        if not (math.isfinite(request.limit_s) and request.limit_s > 0):
+            raise SandboxRefused(f"sandbox {sandbox}: {request.key}: limit_s = {request.limit_s} must be positive")
+        answer, _ = await self._ask(sandbox, Run(request.key, request.command, request.limit_s))
+        assert isinstance(answer, Ran)
+        chunks = tuple(OutputChunk(at_s=at_s, data=text) for at_s, text in answer.chunks)
+        return RunResult(
+            output=chunks,
+            text=plain_text("".join(chunk.data for chunk in chunks)),
+            exit_code=answer.exit_code,
+            seconds=answer.seconds,
+            truncated_bytes=answer.truncated_bytes,
+            timed_out=answer.timed_out,
+            shell_restarted=answer.shell_restarted,
+            limit_hit=",".join(answer.limit_hit),
+        )
+
+    async def read_file(self, sandbox: str, path: str, *, max_bytes: int) -> bytes | None:
+        answer, data = await self._ask(sandbox, ReadFile(path, max_bytes))
+        assert isinstance(answer, Done)
+        return data if answer.found else None
+
+    async def seal(self, sandbox: str, *, paths: tuple[str, ...] = ("/",)) -> bytes:
+        _, archive = await self._ask(sandbox, Seal(list(paths)))
+        return archive
+
+    async def kill(self, sandbox: str) -> None:
+        name = self._name_of(sandbox)
+        try:
+            await self._ask(sandbox, Kill())
+        except SandboxGone:
+            # Nothing answers. What a shim that was killed from outside left is cleared away.
+            if self._exists(name):
+                await self._server().clear(name)
+
+    async def list(self) -> list[str]:
+        keys: list[str] = []
+        for name in sorted(os.listdir(self.root)):
+            if not name.startswith(".") and not await self._server().clear(name):
+                keys.append(key_of(name))
+        return keys
+
+    async def renew(self, sandbox: str) -> None:
+        await self._ask(sandbox, Renew())
+
+    # --- parts ---
+
+    def _server(self) -> _ForkServer:
+        if self._fork_server is None:
+            raise SandboxError(f"backend {self.name}: not running; use it inside `async with backend.running():`")
+        return self._fork_server
+
+    def _name_of(self, key: str) -> str:
+        name = name_of(key)
+        if not 0 < len(name) <= MAX_NAME_BYTES:
+            raise SandboxRefused(
+                f"sandbox key {key!r}: {len(name)} bytes as a directory name; 1 to {MAX_NAME_BYTES} fit"
+            )
+        return name
+
+    def _exists(self, name: str) -> bool:
+        try:
+            return stat.S_ISDIR(os.stat(name, dir_fd=self._root_fd, follow_symlinks=False).st_mode)
+        except FileNotFoundError:
+            return False
+
+    async def _ask(self, key: str, order: Order, data: bytes = b"") -> tuple[Answer, bytes]:
+        """One order over a connection of its own. Raises what the shim answers, or ``SandboxGone``."""
+        self._server()
+        # By way of the descriptor, for the address of a socket has room for 107 bytes only.
+        path = f"/proc/self/fd/{self._root_fd}/{self._name_of(key)}/sock"
+        inbox = Inbox()
+        try:
+            async with await anyio.connect_unix(path) as stream:
+                await stream.send(encode(order, data))
+                while (message := inbox.take()) is None:
+                    inbox.feed(await stream.receive(_RECEIVE_BYTES))
+                if isinstance(order, Kill):
+                    await _until_end(stream)  # the shim itself is gone too
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise SandboxGone(f"sandbox {key}: nothing lives under {self.root / name_of(key)}; create it") from error
+        except (anyio.EndOfStream, anyio.BrokenResourceError, ConnectionResetError, BrokenPipeError) as error:
+            raise SandboxGone(f"sandbox {key}: its shim ended during the call{self._last_words(key)}") from error
+        answer, content = message
+        if isinstance(answer, Failed):
+            raise _error_of(answer)
+        if isinstance(answer, (Made, Ran, Done)):
+            return answer, content
+        raise SandboxError(f"sandbox {key}: its shim answered with {type(answer).__name__}, which is no answer")
+
+    def _last_words(self, key: str) -> str:
+        try:
+            text = (self.root / name_of(key) / "log").read_text(errors="replace").strip()
+        except OSError:
+            return ""
+        return f"; its last words: {text[-2000:]}" if text else ""
+
+
+async def _until_end(stream: anyio.abc.SocketStream) -> None:
+    try:
+        while True:
+            await stream.receive(_RECEIVE_BYTES)
+    except (anyio.EndOfStream, anyio.BrokenResourceError):
+        return
+
+
+def _check_spec(spec: SandboxSpec) -> None:
+    def need(condition: bool, message: str) -> None:
+        if not condition:
+            raise SandboxRefused(f"sandbox {spec.key}: {message}")
+
+    limits = spec.limits
+    need(spec.base == "host", f"base {spec.base!r} is not known; `host` is")
+    need(_is_plain(spec.workdir), f"workdir {spec.workdir!r} must be absolute, without `..`")
+    need(math.isfinite(spec.lease_s) and spec.lease_s > 0, f"lease_s = {spec.lease_s} must be positive")
+    need(limits.memory_mb >= 16, f"limits.memory_mb = {limits.memory_mb}: a shell needs 16 at least")
+    need(limits.disk_mb >= 1, f"limits.disk_mb = {limits.disk_mb}: must be at least 1")
+    need(limits.processes >= 2, f"limits.processes = {limits.processes}: a shell and one command need 2")
+    need(limits.output_bytes >= 0, f"limits.output_bytes = {limits.output_bytes}: must not be negative")
+    for name, value in spec.env:
+        need(bool(name) and "=" not in name and "\0" not in name + value, f"environment variable {name!r} can't be set")
+    for layer in spec.layers:
+        need(_is_plain(layer.at), f"a layer at {layer.at!r}: must be absolute, without `..`")
+        need(not layer.read_only or layer.at.strip("/") != "", "a read-only layer can't be laid at /")
+
+
+def _is_plain(path: str) -> bool:
+    return path.startswith("/") and "\0" not in path and not {".", ".."} & set(path.split("/"))
+
+
+def _create_order(spec: SandboxSpec) -> Create:
+    limits = spec.limits
+    return Create(
+        workdir=spec.workdir,
+        environment=list(spec.env),
+        memory_mb=limits.memory_mb,
+        disk_mb=limits.disk_mb,
+        processes=limits.processes,
+        output_bytes=limits.output_bytes,
+        command_s=limits.command_s,
+        lease_s=spec.lease_s,
+        layers=[(layer.at, layer.read_only, len(layer.archive)) for layer in spec.layers],
+    )
+
+
+def _error_of(failed: Failed) -> SandboxError:
+    match failed.kind, failed.texts:
+        case "SandboxUnavailable", [step, reason]:
+            return SandboxUnavailable(step, reason, _FIX)
+        case "SandboxDied", [message, cause]:
+            return SandboxDied(message, cause)
+        case "ArchiveError", [message]:
+            return errors.ArchiveError(message)
+        case "SandboxSealed", [message]:
+            return errors.SandboxSealed(message)
+        case "SandboxRefused", [message]:
+            return SandboxRefused(message)
+        case kind, texts:
+            return SandboxError(f"{kind}: {'; '.join(texts)}")
+
+
+class _ForkServer:
+    """The fork server's process and its one-line questions and answers."""
+
+    def __init__(self, root: Path, *, use_cgroups: bool) -> None:
+        self._root = root
+        self._use_cgroups = use_cgroups
+        self._process: anyio.abc.Process | None = None
+        self._lock = anyio.Lock()
+        self._buffer = b""
+
+    async def __aenter__(self) -> _ForkServer:
+        # -I -S: neither the environment nor site packages decide what runs as root here, and it starts fast.
+        boot = _BOOT.format(_FORK_SERVER)
+        limits = "cgroups" if self._use_cgroups else "rlimits"
+        command = [sys.executable, "-I", "-S", "-c", boot, _PACKAGE_PARENT, str(self._root), limits]
+        self._process = await anyio.open_process(command, stderr=None)
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        process, self._process = self._process, None
+        assert process is not None
+        assert process.stdin is not None
+        with anyio.CancelScope(shield=True):
+            await process.stdin.aclose()
+            with anyio.move_on_after(_FORK_PATIENCE_S):
+                await process.wait()
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            await process.aclose()
+
+    async def fork(self, name: str) -> bool:
+        """True for a new shim, False if one was there already."""
+        answer = await self._ask(f"fork {name}")
+        if answer in ("new", "exists"):
+            return answer == "new"
+        raise SandboxUnavailable("starting a shim", answer.removeprefix("error "), _FIX)
+
+    async def clear(self, name: str) -> bool:
+        """True if nothing is left, False if a shim lives there."""
+        return await self._ask(f"clear {name}") == "done"
+
+    async def _ask(self, line: str) -> str:
+        answer = ""
+        # Shielded, so that each answer is read by who asked; it takes a millisecond or two.
+        async with self._lock:
+            with anyio.move_on_after(_FORK_PATIENCE_S, shield=True):
+                answer = await self._exchange(line)
+        if not answer:
+            raise SandboxUnavailable("asking the fork server", "it ended or hangs; its errors are on stderr", _FIX)
+        if answer.startswith("refused "):
+            _, step, reason = answer.split("\t")
+            raise SandboxUnavailable(step, reason, _FIX)
+        return answer
+
+    async def _exchange(self, line: str) -> str:
+        """Empty when the fork server has ended."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            await self._process.stdin.send(f"{line}\n".encode())
+            while b"\n" not in self._buffer:
+                self._buffer += await self._process.stdout.receive()
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return ""
+        answer, _, self._buffer = self._buffer.partition(b"\n")
+        return answer.decode()
+
+
+_PACKAGE_PARENT = str(Path(errors.__file__).resolve().parents[2])

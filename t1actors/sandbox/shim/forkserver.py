@@ -1,0 +1,146 @@
+"""The fork server: a small single-threaded process that has everything imported and forks one shim per sandbox.
+
+It reads lines from its standard input and answers each with one line:
+
+    fork NAME   -> new | exists | error TEXT     a shim that listens in NAME/sock
+    clear NAME  -> done | alive                  remove what a dead shim left
+
+Guarantees: a sandbox's directory exists exactly when its socket listens (it is made aside and renamed into place), so two
+callers that want the same name get one sandbox; a shim shares nothing with this process but memory pages; end of input
+ends the server and no shim. At start it clears away what dead shims left under its root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import hashlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+
+from t1actors.sandbox.shim import linux
+from t1actors.sandbox.shim.limits import Controllers, find_controllers, groups_named, remove_group
+from t1actors.sandbox.shim.linux import StepFailed
+from t1actors.sandbox.shim.rootfs import read_host_files
+from t1actors.sandbox.shim.seccomp import build_program
+from t1actors.sandbox.shim.server import Prepared, run_shim
+from t1actors.sandbox.unpack import remove_tree
+
+_BACKLOG = 128
+
+
+def main(root_directory: str, use_cgroups: bool) -> None:
+    linux.set_name("t1-forkserver")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides when this ends: by closing the input
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended shims leave no zombies
+    os.chdir(root_directory)
+    prefix = f"t1-{hashlib.sha256(os.fsencode(root_directory)).hexdigest()[:10]}-"
+    controllers = find_controllers(f"{prefix}.probe-{os.getpid()}") if use_cgroups else Controllers(None, None)
+    prepared = Prepared(
+        root_directory=root_directory,
+        group_prefix=prefix,
+        host_files=read_host_files(),
+        controllers=controllers,
+        filter_program=build_program(deny_memfd=controllers.memory is None),
+    )
+    for name in os.listdir("."):
+        _clear(prepared, name)
+    _clear_groups(prepared)
+    gc.collect()
+    gc.disable()  # nothing here makes cycles, and a collection would touch every page shared with the shims
+    gc.freeze()
+    for line in _lines():
+        order, _, name = line.partition(" ")
+        answer = _fork(prepared, name) if order == "fork" else _clear(prepared, name)
+        os.write(1, f"{answer}\n".encode())
+
+
+def _lines() -> Iterator[str]:
+    buffer = b""
+    while data := os.read(0, 65_536):
+        *lines, buffer = (buffer + data).split(b"\n")
+        for line in lines:
+            yield line.decode()
+
+
+def _fork(prepared: Prepared, name: str) -> str:
+    for _ in range(2):
+        listener = _listen(name)
+        if listener is None:
+            if _clear(prepared, name) == "alive":
+                return "exists"
+            continue
+        try:
+            pid = os.fork()
+        except OSError as error:
+            listener.close()
+            _clear(prepared, name)
+            return f"error forking a shim failed: {error.strerror}"
+        if pid == 0:
+            run_shim(prepared, name, listener)
+        listener.close()
+        return "new"
+    return f"error the directory {name} can't be cleared away"
+
+
+def _listen(name: str) -> socket.socket | None:
+    """A listening socket at NAME/sock; None if the directory is there already."""
+    aside = f".{name}-{os.getpid()}"
+    os.mkdir(aside, 0o700)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(f"{aside}/sock")
+    listener.listen(_BACKLOG)
+    try:
+        os.rename(aside, name)
+    except OSError as error:
+        listener.close()
+        _remove(aside)
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return None
+        raise
+    return listener
+
+
+def _clear(prepared: Prepared, name: str) -> str:
+    """Remove what is left of a sandbox whose shim is dead. The kernel ended its processes and mounts with it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(f"{name}/sock")
+        except OSError:
+            pass
+        else:
+            return "alive"
+    for controller in prepared.controllers:
+        if controller is not None:
+            with contextlib.suppress(OSError):  # still busy: the next start clears it
+                remove_group(f"{controller.parent}/{prepared.group_prefix}{name}")
+    _remove(name)
+    return "done"
+
+
+def _clear_groups(prepared: Prepared) -> None:
+    alive = set(os.listdir("."))
+    for group in groups_named(prepared.controllers, prepared.group_prefix):
+        if os.path.basename(group).removeprefix(prepared.group_prefix) not in alive:
+            with contextlib.suppress(OSError):
+                remove_group(group)
+
+
+def _remove(name: str) -> None:
+    here = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        remove_tree(name, here)
+    finally:
+        os.close(here)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], sys.argv[2] == "cgroups")
+    except StepFailed as failure:
+        os.write(1, f"refused \t{failure.step}\t{failure.reason}\n".encode())
+        sys.exit(1)

@@ -1,0 +1,204 @@
+"""The first process inside a sandbox: it completes the isolation, then starts shells, reaps, and kills when told.
+
+It is forked by the shim as host root into a new pid namespace. It makes the other namespaces, mounts and enters the root
+with host-root power, and only then moves into a user namespace of its own: so root inside owns neither the mount nor the
+network namespace, and no capability it has reaches them. Afterwards it holds nothing of the host: no descriptor but its
+two pipes to the shim, no readable memory, no privilege to gain.
+
+It speaks datagrams on one socket:  S start a shell -> P pid | E reason;  K kill everything else -> K;  a shell that ends
+is told as X pid status. When the shim goes away, the socket ends and so does the whole pid namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import socket
+from typing import NamedTuple, NoReturn
+
+from t1actors.sandbox.shim import linux
+from t1actors.sandbox.shim.limits import Guard
+from t1actors.sandbox.shim.linux import StepFailed
+from t1actors.sandbox.shim.rootfs import Root, enter_root
+
+NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
+STATUS_FD = 250
+"""Where a shell reports that a command is done; closed for the commands themselves."""
+
+_IDS = 65_536
+# What root in the sandbox keeps: CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE,
+# SYS_CHROOT, SETFCAP: Docker's set without raw sockets, device nodes and the audit log.
+_KEPT_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 31)
+_MESSAGE_BYTES = 4096
+_SHELL = "/usr/bin/bash"
+
+
+class Inside(NamedTuple):
+    """All that init needs to know."""
+
+    root: Root
+    guard: Guard
+    first_uid: int
+    memory_mb: int
+    workdir: str
+    environment: dict[str, str]
+    filter_program: bytes
+    control: socket.socket
+    status_fd: int
+
+
+def uid_map(first_uid: int) -> str:
+    return f"0 {first_uid} {_IDS}"
+
+
+def run_init(inside: Inside) -> NoReturn:
+    """Never returns and never raises into the caller's stack: this is a forked child."""
+    control = inside.control
+    try:
+        _isolate(inside)
+    except StepFailed as error:
+        control.send(f"E{error.error_number} {error.step}".encode())
+        os._exit(1)
+    except OSError as error:
+        control.send(f"E{error.errno} setting up the first process inside ({error.filename})".encode())
+        os._exit(1)
+    control.send(b"R")
+    _serve(inside)
+
+
+def _isolate(inside: Inside) -> None:
+    control = inside.control
+    linux.set_name("t1-init")
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    linux.close_all_but([control.fileno(), inside.status_fd])
+    try:
+        inside.guard.enter()
+    except OSError as error:
+        raise StepFailed("entering the control group", error.errno or 0) from error
+    flags = linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS | linux.CLONE_NEWCGROUP
+    linux.unshare(flags, "mount, network, ipc, uts and cgroup namespaces")
+    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    shm_mb = max(1, min(64, inside.memory_mb // 2))
+    enter_root(inside.root, uid=inside.first_uid, shm_mb=shm_mb)
+    linux.close_all_but([control.fileno(), inside.status_fd])
+    os.umask(0o022)
+    socket.sethostname("sandbox")
+    linux.bring_loopback_up()
+    _set_kernel_values(
+        # The network namespace is not the sandbox root's own, so ports below 1024 and ping are opened this way.
+        ("net/ipv4/ip_unprivileged_port_start", "0"),
+        ("net/ipv4/ping_group_range", "0 2147483647"),
+        ("kernel/shmall", str((inside.memory_mb << 20) // resource.getpagesize())),
+    )
+    # A core limit of 1 byte stops dumps to files and, unlike 0, to a host's dump program.
+    for limit, value in ((resource.RLIMIT_CORE, 1), (resource.RLIMIT_MEMLOCK, 1 << 16), (resource.RLIMIT_NOFILE, 4096)):
+        resource.setrlimit(limit, (value, value))
+    linux.unshare(linux.CLONE_NEWUSER, "user namespace")
+    control.send(b"U")
+    if control.recv(_MESSAGE_BYTES) != b"M":  # the shim has written the id maps
+        os._exit(1)
+    os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    _set_kernel_values(("user/max_user_namespaces", "0"))
+    linux.keep_only_capabilities(_KEPT_CAPABILITIES)
+    linux.install_filter(inside.filter_program)
+    linux.forbid_inspection()
+    linux.die_with_parent(signal.SIGKILL)  # last, since a change of ids takes it back
+
+
+def _set_kernel_values(*values: tuple[str, str]) -> None:
+    for name, value in values:
+        try:
+            with open(f"/proc/sys/{name}", "w") as file:
+                file.write(value)
+        except FileNotFoundError:
+            continue  # a kernel built without that feature has nothing to set
+        except OSError as error:
+            raise StepFailed(f"setting {name}", error.errno or 0) from error
+
+
+def _serve(inside: Inside) -> NoReturn:
+    control = inside.control
+    woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, _ignore)
+    shells: set[int] = set()
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    poll.register(woken, select.POLLIN)
+    while True:
+        ready = {fd for fd, _ in poll.poll()}
+        if woken in ready:
+            os.read(woken, _MESSAGE_BYTES)
+            _reap(shells, control)
+        if control.fileno() in ready:
+            message = control.recv(_MESSAGE_BYTES)
+            if message == b"S":
+                _start_shell(inside, shells)
+            elif message == b"K":
+                _kill_all(shells, control)
+            else:
+                os._exit(0)  # the shim is gone
+
+
+def _ignore(_signal_number: int, _frame: object) -> None:
+    """The wake-up descriptor does the work; a handler must exist for it to be written."""
+
+
+def _start_shell(inside: Inside, shells: set[int]) -> None:
+    try:
+        os.chdir(inside.workdir)
+    except OSError:  # the trial deleted it
+        os.chdir("/")
+    try:
+        pid = os.posix_spawn(
+            _SHELL,
+            ["bash", "--noprofile", "--norc", "/dev/.t1/in"],
+            inside.environment,
+            file_actions=[(os.POSIX_SPAWN_DUP2, inside.status_fd, STATUS_FD)],
+            setsid=True,
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+        )
+    except OSError as error:
+        inside.control.send(f"E{error.errno} starting the shell".encode())
+        return
+    finally:
+        os.chdir("/")
+    shells.add(pid)
+    inside.control.send(b"P%d" % pid)
+
+
+def _reap(shells: set[int], control: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        _tell(pid, status, shells, control)
+
+
+def _kill_all(shells: set[int], control: socket.socket) -> None:
+    """As pid 1, kill(-1) reaches every other process of the namespace, and all end as children of this one."""
+    while True:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        try:
+            pid, status = os.waitpid(-1, 0)
+        except ChildProcessError:
+            break
+        _tell(pid, status, shells, control)
+    control.send(b"K")
+
+
+def _tell(pid: int, status: int, shells: set[int], control: socket.socket) -> None:
+    if pid in shells:
+        shells.discard(pid)
+        control.send(b"X%d %d" % (pid, status))

@@ -1,0 +1,222 @@
+"""Memory and process limits of one sandbox: control groups where this host lets us make them, else rlimits and a
+watchdog.
+
+Guarantees: ``active`` says what really holds, controller by controller; counters tell which limit has bitten since they
+were last read; ``remove`` leaves no group behind. Versions 1 and 2 of control groups, and hosts that mix them, are found
+by looking at what is mounted. The disk limit is the size of the sandbox's tmpfs (``rootfs``).
+
+The fallback is weaker, and ``active`` says so: the watchdog looks at anonymous memory a few times a second, so a burst
+can overshoot it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from t1actors.sandbox.shim.linux import StepFailed
+
+WATCHDOG_PERIOD_S = 0.25
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Controller(NamedTuple):
+    """A directory under which groups with this controller can be made."""
+
+    parent: str
+    version: int
+
+
+class Controllers(NamedTuple):
+    """None where this host does not let us make groups with that controller."""
+
+    memory: Controller | None
+    pids: Controller | None
+
+
+def find_controllers(probe_name: str) -> Controllers:
+    """What works here, found by making and removing a group called ``probe_name``."""
+    return Controllers(_find("memory", probe_name), _find("pids", probe_name))
+
+
+def _find(name: str, probe_name: str) -> Controller | None:
+    own: dict[str, str] = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            own[controller] = path
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        root, mount_point = left.split(" ")[3:5]
+        kind, _, options = right.split(" ", 2)
+        if kind == "cgroup" and name in options.split(","):
+            directory = _below(mount_point, root, own.get(name, "/"))
+            if _works(directory / probe_name, name, version=1):
+                return Controller(str(directory), 1)
+        elif kind == "cgroup2":
+            # A version 2 group with processes of its own can't have limited children, so the nearest ancestor that can
+            # is taken.
+            directory = _below(mount_point, root, own.get("", "/"))
+            for parent in (directory, *directory.parents):
+                if not parent.is_relative_to(mount_point):
+                    break
+                with contextlib.suppress(OSError):
+                    (parent / "cgroup.subtree_control").write_text(f"+{name}")
+                if _works(parent / probe_name, name, version=2):
+                    return Controller(str(parent), 2)
+    return None
+
+
+def _below(mount_point: str, root: str, own: str) -> Path:
+    inside = own[len(root) :] if root != "/" and own.startswith(root) else own
+    directory = Path(mount_point) / inside.strip("/")
+    return directory if directory.is_dir() else Path(mount_point)
+
+
+def _works(group: Path, name: str, *, version: int) -> bool:
+    limit_file = {"memory": "memory.limit_in_bytes" if version == 1 else "memory.max", "pids": "pids.max"}[name]
+    try:
+        group.mkdir(exist_ok=True)
+        writable = os.access(group / limit_file, os.W_OK) and os.access(group / "cgroup.procs", os.W_OK)
+        group.rmdir()
+    except OSError:
+        return False
+    return writable
+
+
+class Counters(NamedTuple):
+    """How often a limit has bitten so far."""
+
+    memory: int
+    processes: int
+
+
+class Guard:
+    """The limits of one sandbox. Made by the shim, outside; ``enter`` is called by the first process inside."""
+
+    def __init__(self, controllers: Controllers, name: str, *, memory_mb: int, processes: int) -> None:
+        self._memory_mb = memory_mb
+        self._processes = processes
+        self._groups: list[str] = []
+        self._memory_events = -1
+        self._pids_events = -1
+        self.watches_memory = controllers.memory is None
+        active: list[str] = []
+        memory, pids = controllers
+        try:
+            if memory is not None:
+                group = self._make(memory, name)
+                limit = str(memory_mb << 20)
+                if memory.version == 1:
+                    _write(f"{group}/memory.limit_in_bytes", limit)
+                    self._memory_events = _open(f"{group}/memory.oom_control")
+                else:
+                    _write(f"{group}/memory.max", limit)
+                    if os.path.exists(f"{group}/memory.swap.max"):
+                        _write(f"{group}/memory.swap.max", "0")
+                    self._memory_events = _open(f"{group}/memory.events")
+                active.append(f"memory={memory_mb}MB cgroup-v{memory.version}")
+            else:
+                active.append(f"memory={memory_mb}MB watchdog")
+            if pids is not None:
+                group = self._make(pids, name)
+                _write(f"{group}/pids.max", str(processes + 1))  # one more for the sandbox's init
+                self._pids_events = _open(f"{group}/pids.events")
+                active.append(f"processes={processes} cgroup-v{pids.version}")
+            else:
+                active.append(f"processes={processes} rlimit")
+        except OSError as error:
+            self.remove()
+            raise StepFailed(f"making control group {name}", error.errno or 0) from error
+        self._limits_processes_itself = pids is not None
+        self.active = tuple(active)
+
+    def _make(self, controller: Controller, name: str) -> str:
+        group = f"{controller.parent}/{name}"
+        if group not in self._groups:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(group)
+            self._groups.append(group)
+        return group
+
+    def enter(self) -> None:
+        """Put the calling process, and all it will start, under the limits. Before it gives up root."""
+        for group in self._groups:
+            _write(f"{group}/cgroup.procs", "0")
+        if not self._limits_processes_itself:
+            # Also the limit of the user namespace made next, so it holds over all users inside together.
+            resource.setrlimit(resource.RLIMIT_NPROC, (self._processes + 1, self._processes + 1))
+
+    def counters(self) -> Counters:
+        return Counters(_counter(self._memory_events, b"oom_kill "), _counter(self._pids_events, b"max "))
+
+    def memory_exceeded(self, init_pid: int) -> bool:
+        """For the watchdog: whether the anonymous memory of all processes inside is above the limit."""
+        total = 0
+        pending = [init_pid]
+        while pending:
+            pid = pending.pop()
+            with contextlib.suppress(OSError):
+                for task in os.listdir(f"/proc/{pid}/task"):
+                    children = Path(f"/proc/{pid}/task/{task}/children").read_text()
+                    pending += map(int, children.split())
+                _, resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[:3])
+                if pid != init_pid:
+                    total += (resident - shared) * _PAGE_BYTES
+        return total > self._memory_mb << 20
+
+    def remove(self) -> None:
+        """Remove the groups; every process that was in them must be dead."""
+        for fd in (self._memory_events, self._pids_events):
+            if fd >= 0:
+                os.close(fd)
+        self._memory_events = self._pids_events = -1
+        while self._groups:
+            remove_group(self._groups.pop())
+
+
+def remove_group(group: str) -> None:
+    """Fine if it is not there. A group stays busy for a moment after its last process was reaped."""
+    for _ in range(200):
+        try:
+            os.rmdir(group)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            time.sleep(0.002)
+        else:
+            return
+
+
+def groups_named(controllers: Controllers, prefix: str) -> list[str]:
+    """The paths of all groups whose name begins with ``prefix``."""
+    found: set[str] = set()
+    for controller in controllers:
+        if controller is not None:
+            found |= {f"{controller.parent}/{n}" for n in os.listdir(controller.parent) if n.startswith(prefix)}
+    return sorted(found)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _counter(fd: int, label: bytes) -> int:
+    if fd < 0:
+        return 0
+    for line in os.pread(fd, 4096, 0).splitlines():
+        if line.startswith(label):
+            return int(line[len(label) :])
+    return 0

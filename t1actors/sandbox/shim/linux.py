@@ -1,0 +1,178 @@
+"""The system calls that the standard library does not offer, each failing with the name of its step.
+
+Guarantees: a call either did what it says or raised ``StepFailed``, whose ``step`` is what a person is told. Nothing here
+keeps state. Only x86-64 and 64-bit ARM Linux are known (``seccomp`` refuses the rest).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterable
+from fcntl import ioctl
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+CLONE_ANY_NAMESPACE = (
+    CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
+)
+
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_SLAVE = 0x80000
+MS_PRIVATE = 0x40000
+MNT_DETACH = 0x2
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_NAME = 15
+_PR_SET_SECCOMP = 22
+_PR_CAPBSET_DROP = 24
+_PR_SET_NO_NEW_PRIVS = 38
+_SECCOMP_MODE_FILTER = 2
+_CAPABILITY_VERSION_3 = 0x20080522
+_SYS_OPENAT2 = 437  # the same number on every architecture
+_RESOLVE_BENEATH_WITHOUT_LINKS = 0x08 | 0x04 | 0x02  # BENEATH, NO_SYMLINKS, NO_MAGICLINKS
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP_RUNNING = 0x1 | 0x40
+_LAST_DESCRIPTOR = 0xFFFFFFFF
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
+_libc.syscall.restype = ctypes.c_long
+_libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
+
+
+class StepFailed(Exception):
+    """``step`` failed with ``error_number``."""
+
+    def __init__(self, step: str, error_number: int) -> None:
+        name = errno.errorcode.get(error_number, str(error_number))
+        super().__init__(f"{step}: {os.strerror(error_number)} ({name})")
+        self.step = step
+        self.error_number = error_number
+        self.reason = f"{os.strerror(error_number)} ({name})"
+
+
+def _check(result: int, step: str) -> None:
+    if result < 0:
+        raise StepFailed(step, ctypes.get_errno())
+
+
+def unshare(flags: int, what: str) -> None:
+    _check(_libc.unshare(flags), f"unshare {what}")
+
+
+def mount(
+    source: str, target: str | int, kind: str | None = None, *, flags: int = 0, options: str = "", named: str = ""
+) -> None:
+    """``target`` is a path or an open descriptor of the place; ``named`` is what to call it in an error."""
+    at = f"/proc/self/fd/{target}" if isinstance(target, int) else target
+    result = _libc.mount(
+        os.fsencode(source), os.fsencode(at), kind.encode() if kind else None, flags, os.fsencode(options) or None
+    )
+    _check(result, f"mount {kind or source} on {named or at}")
+
+
+def bind_read_only(source: str, target: int, *, named: str) -> None:
+    """A read-only view of ``source`` at the open place ``target``: nothing under it is setuid or a device."""
+    mount(source, target, flags=MS_BIND, named=named)
+    # The descriptor still shows the place under the new mount, so the second step goes by what is mounted there now.
+    covered = os.readlink(f"/proc/self/fd/{target}")
+    mount(source, covered, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, named=f"{named} (read-only)")
+
+
+def unmount(target: str) -> None:
+    """Detach the mount and all below it; it ends with its last user."""
+    _check(_libc.umount2(os.fsencode(target), MNT_DETACH), f"unmount {target}")
+
+
+def make_current_directory_the_root() -> None:
+    """The current directory, which must be a mount, becomes /; the old root is let go entirely."""
+    _check(_libc.pivot_root(b".", b"."), "pivot_root")
+    # Both roots are now stacked on /; "." still means the old one, and detaching it leaves the new one.
+    _check(_libc.umount2(b".", MNT_DETACH), "detaching the host's root")
+    os.chdir("/")
+
+
+def set_file_system_ids(uid: int, gid: int) -> None:
+    """Files made from now on belong to these ids, and permissions are checked as theirs. 0 gives root's back."""
+    _libc.setfsgid(gid)
+    _libc.setfsuid(uid)
+    if _libc.setfsuid(0xFFFFFFFF) != uid:  # the call reports only by the value that stands
+        raise StepFailed(f"setfsuid {uid}", errno.EPERM)
+
+
+def forbid_inspection() -> None:
+    """No process may trace this one or read its memory; its /proc entries belong to the host's root."""
+    _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
+
+
+def set_name(name: str) -> None:
+    buffer = ctypes.create_string_buffer(name.encode()[:15])
+    _check(_libc.prctl(_PR_SET_NAME, ctypes.addressof(buffer), 0, 0, 0), "PR_SET_NAME")
+
+
+def die_with_parent(signal_number: int) -> None:
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "PR_SET_PDEATHSIG")
+
+
+def keep_only_capabilities(keep: Iterable[int]) -> None:
+    """Every other capability leaves the bounding, permitted, effective, inheritable and ambient sets for good."""
+    kept = set(keep)
+    for capability in range(64):
+        if capability not in kept and _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+            if ctypes.get_errno() == errno.EINVAL:
+                break  # beyond the last capability this kernel has
+            _check(-1, f"dropping capability {capability}")
+    bits = sum(1 << capability for capability in kept)
+    header = struct.pack("II", _CAPABILITY_VERSION_3, 0)
+    low, high = bits & 0xFFFFFFFF, bits >> 32
+    _check(_libc.capset(header, struct.pack("6I", low, low, 0, high, high, 0)), "capset")
+
+
+def install_filter(program: bytes) -> None:
+    """No new privileges by exec from now on, and the seccomp ``program`` (packed sock_filter) on every system call."""
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
+    buffer = ctypes.create_string_buffer(program, len(program))
+    header = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer)))
+    _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header), 0, 0), "seccomp filter")
+
+
+def close_all_but(keep: Iterable[int]) -> None:
+    """Close every descriptor except 0, 1, 2 and ``keep``."""
+    first = 3
+    for fd in [*sorted(keep), _LAST_DESCRIPTOR + 1]:
+        if fd > first:
+            _check(_libc.close_range(ctypes.c_uint(first), ctypes.c_uint(fd - 1), 0), "close_range")
+        first = max(first, fd + 1)
+
+
+def open_beneath(directory_fd: int, path: str, flags: int) -> int:
+    """Open ``path`` under the directory, never leaving it and never through a link. Raises ``OSError``."""
+    how = struct.pack("QQQ", flags | os.O_CLOEXEC, 0, _RESOLVE_BENEATH_WITHOUT_LINKS)
+    fd = _libc.syscall(_SYS_OPENAT2, directory_fd, os.fsencode(path.strip("/") or "."), how, len(how))
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    return int(fd)
+
+
+def bring_loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP_RUNNING))
+        except OSError as error:
+            raise StepFailed("bringing the loopback device up", error.errno or 0) from error

@@ -1,0 +1,259 @@
+"""The sandbox's root file system: an allow-list of the host over nothing.
+
+    own    tmpfs of the shim: the skeleton (``lower``), /dev with the shell's control files, read-only layers
+    disk   tmpfs of the trial, as large as its disk limit: the overlay's ``upper`` and ``work``
+    merged overlay of skeleton and upper; /usr, /etc/alternatives, /proc, /dev and the read-only layers mount on it
+
+Guarantees: the host's / is never a lower layer; nothing of the host is reachable but /usr and /etc/alternatives
+(read-only, as a user that owns nothing there) and the files of /etc named here, which are copies; no mount follows a
+link that a layer planted. All of it lives in the shim's private mount namespace and is gone with the shim.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from t1actors.sandbox.archive import OPEN_DIRECTORY
+from t1actors.sandbox.shim.linux import (
+    CLONE_NEWNS,
+    CLONE_NEWPID,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_REC,
+    MS_SLAVE,
+    StepFailed,
+    bind_read_only,
+    make_current_directory_the_root,
+    mount,
+    open_beneath,
+    set_file_system_ids,
+    unshare,
+)
+from t1actors.sandbox.unpack import remove_tree, unpack
+
+CONTROL = "/dev/.t1"
+"""Where the shell finds its commands (``shell``)."""
+
+_MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_COPIED_FILES = ("ld.so.cache", "ld.so.conf", "services", "protocols", "nsswitch.conf", "debian_version")
+_WRITTEN_FILES = {
+    "hostname": "sandbox\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "resolv.conf": "",
+    "passwd": (
+        "root:x:0:0:root:/root:/bin/bash\n"
+        "daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"
+        "bin:x:2:2:bin:/bin:/usr/sbin/nologin\n"
+        "www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    ),
+    "group": (
+        "root:x:0:\ndaemon:x:1:\nbin:x:2:\nadm:x:4:\ntty:x:5:\ndisk:x:6:\nwww-data:x:33:\nstaff:x:50:\nusers:x:100:\n"
+        "nogroup:x:65534:\n"
+    ),
+    "shells": "/bin/sh\n/bin/bash\n",
+}
+_DIRECTORIES = (
+    "app", "boot", "dev", "etc", "etc/alternatives", "home", "logs", "logs/agent", "logs/verifier", "media", "mnt", "opt",
+    "proc", "run", "run/lock", "srv", "sys", "usr", "var", "var/cache", "var/lib", "var/log", "var/spool",
+)  # fmt: skip
+_DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}
+_OWN_BASE_MB = 16  # skeleton, control files and one command at a time
+
+
+class HostFiles(NamedTuple):
+    """What is copied from the host, read once."""
+
+    etc: dict[str, bytes]
+    links: dict[str, str]
+    """Top-level links such as bin -> usr/bin."""
+    directories: tuple[str, ...]
+    """Top-level directories of a host without merged /usr."""
+
+
+def read_host_files() -> HostFiles:
+    etc = {name: text.encode() for name, text in _WRITTEN_FILES.items()}
+    for name in _COPIED_FILES:
+        try:
+            with open(f"/etc/{name}", "rb") as file:
+                etc[name] = file.read()
+        except OSError:  # hosts differ in which of these they have
+            continue
+    links = {name: os.readlink(f"/{name}") for name in _MERGED_USR if os.path.islink(f"/{name}")}
+    directories = tuple(name for name in _MERGED_USR if name not in links and os.path.isdir(f"/{name}"))
+    return HostFiles(etc, links, directories)
+
+
+class LayerBytes(NamedTuple):
+    at: str
+    read_only: bool
+    archive: bytes
+
+
+class Root(NamedTuple):
+    """A root that is laid out but not yet entered. Paths hold in the shim's mount namespace."""
+
+    own: str
+    read_only_at: tuple[str, ...]
+    binds: tuple[str, ...]
+
+    @property
+    def merged(self) -> str:
+        return f"{self.own}/merged"
+
+    @property
+    def upper(self) -> str:
+        return f"{self.own}/disk/upper"
+
+    @property
+    def disk(self) -> str:
+        return f"{self.own}/disk"
+
+    @property
+    def control(self) -> str:
+        return f"{self.own}{CONTROL}"
+
+
+def make_root(own: str, host: HostFiles, layers: Sequence[LayerBytes], *, uid: int, workdir: str, disk_mb: int) -> Root:
+    """Lay everything out at the empty directory ``own``. Moves this process into a mount namespace of its own, with a
+    pid namespace for its next child.
+
+    Raises:
+        StepFailed: the step that the host refused.
+        ArchiveError: a layer's bytes, or where it is to be laid out.
+    """
+    unshare(CLONE_NEWNS | CLONE_NEWPID, "mount and pid namespaces")
+    mount("none", "/", flags=MS_REC | MS_SLAVE)  # what the host unmounts goes here too; nothing goes the other way
+    fixed_bytes = sum(len(layer.archive) for layer in layers if layer.read_only)
+    own_mb = _OWN_BASE_MB + 2 * (fixed_bytes >> 20)
+    mount("t1-own", own, "tmpfs", flags=MS_NOSUID, options=f"size={own_mb}m,mode=755")
+    os.chdir(own)
+    previous_umask = os.umask(0)
+    for name, mode in (("disk", 0o755), ("dev", 0o755), ("lower", 0o755), ("layers", 0o755), ("merged", 0o755)):
+        os.mkdir(name, mode)
+    inodes = max(2048, disk_mb * 256)
+    mount(
+        "t1-disk", "disk", "tmpfs", flags=MS_NOSUID | MS_NODEV, options=f"size={disk_mb}m,nr_inodes={inodes},mode=755"
+    )
+    os.mkdir("disk/upper", 0o755)
+    os.mkdir("disk/work", 0o755)
+    _make_devices()
+    for place in ("lower", "disk/upper", "layers"):
+        os.chown(place, uid, uid)
+    read_only_at: list[str] = []
+    set_file_system_ids(uid, uid)  # from here on files belong to the sandbox's root
+    try:
+        _make_skeleton(host)
+        for layer in layers:
+            if layer.read_only:
+                _lay_out(layer.archive, _make_directory("layers", str(len(read_only_at))), overlay=False)
+                read_only_at.append(layer.at)
+                _make_directory("disk/upper", layer.at)
+            else:
+                _lay_out(layer.archive, _make_directory("disk/upper", layer.at), overlay=True)
+        _make_directory("disk/upper", workdir)
+    except OSError as error:
+        raise StepFailed(f"laying out the root (disk {disk_mb} MB)", error.errno or 0) from error
+    finally:
+        set_file_system_ids(0, 0)
+    os.umask(previous_umask)
+    mount(
+        "t1-root",
+        "merged",
+        "overlay",
+        flags=MS_NOSUID | MS_NODEV,
+        options="lowerdir=lower,upperdir=disk/upper,workdir=disk/work",
+    )
+    os.chdir("/")
+    return Root(own, tuple(read_only_at), ("usr", *host.directories))
+
+
+def _make_devices() -> None:
+    os.mkdir("dev/pts", 0o755)
+    os.mkdir("dev/shm", 0o1777)
+    os.mkdir(CONTROL.lstrip("/"), 0o755)
+    try:
+        for name, minor in _DEVICES.items():
+            os.mknod(f"dev/{name}", stat.S_IFCHR | 0o666, os.makedev(1, minor))
+        os.mknod("dev/tty", stat.S_IFCHR | 0o666, os.makedev(5, 0))
+    except OSError as error:
+        raise StepFailed("making device nodes", error.errno or 0) from error
+    links = (("pts/ptmx", "ptmx"), ("/proc/self/fd", "fd"), *((f"/proc/self/fd/{n}", s) for n, s in _STANDARD))
+    for target, name in links:
+        os.symlink(target, f"dev/{name}")
+
+
+_STANDARD = ((0, "stdin"), (1, "stdout"), (2, "stderr"))
+
+
+def _make_skeleton(host: HostFiles) -> None:
+    for name in (*_DIRECTORIES, *host.directories):
+        os.mkdir(f"lower/{name}", 0o755)
+    os.mkdir("lower/root", 0o700)
+    os.mkdir("lower/tmp", 0o1777)
+    os.mkdir("lower/var/tmp", 0o1777)
+    for name, target in host.links.items():
+        os.symlink(target, f"lower/{name}")
+    os.symlink("../usr/lib/os-release", "lower/etc/os-release")
+    for name, data in host.etc.items():
+        fd = os.open(f"lower/etc/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        os.write(fd, data)
+        os.close(fd)
+
+
+def _make_directory(root: str, path: str) -> int:
+    """An open descriptor of the directory ``path`` under ``root``, made where missing. A link or file that an earlier
+    layer left on the way is replaced."""
+    current = os.open(root, OPEN_DIRECTORY)
+    for name in filter(None, path.split("/")):
+        try:
+            below = os.open(name, OPEN_DIRECTORY, dir_fd=current)
+        except OSError:  # not there, or not a directory
+            remove_tree(name, current)
+            os.mkdir(name, 0o755, dir_fd=current)
+            below = os.open(name, OPEN_DIRECTORY, dir_fd=current)
+        os.close(current)
+        current = below
+    return current
+
+
+def _lay_out(archive: bytes, directory_fd: int, *, overlay: bool) -> None:
+    try:
+        unpack(archive, directory_fd, overlay=overlay)
+    finally:
+        os.close(directory_fd)
+
+
+def enter_root(root: Root, *, uid: int, shm_mb: int) -> None:
+    """Mount what belongs on the merged root and make it /. Called by the first process of the new pid namespace, in a
+    mount namespace of its own that already has the other namespaces' views."""
+    merged = os.open(root.merged, OPEN_DIRECTORY)
+    for name in root.binds:
+        bind_read_only(f"/{name}", _place(merged, name), named=f"/{name}")
+    if os.path.isdir("/etc/alternatives"):
+        bind_read_only("/etc/alternatives", _place(merged, "etc/alternatives"), named="/etc/alternatives")
+    for number, at in enumerate(root.read_only_at):
+        bind_read_only(f"{root.own}/layers/{number}", _place(merged, at), named=at)
+    mount("proc", _place(merged, "proc"), "proc", flags=MS_NOSUID | MS_NODEV | MS_NOEXEC, named="/proc")
+    mount(f"{root.own}/dev", _place(merged, "dev"), flags=MS_BIND, named="/dev")
+    options = f"newinstance,ptmxmode=0666,mode=620,gid={uid + 5}"
+    mount("devpts", f"{root.merged}/dev/pts", "devpts", flags=MS_NOSUID | MS_NOEXEC, options=options)
+    shm = f"size={shm_mb}m,nr_inodes=4096,mode=1777,uid={uid},gid={uid}"
+    mount("t1-shm", f"{root.merged}/dev/shm", "tmpfs", flags=MS_NOSUID | MS_NODEV, options=shm)
+    os.chdir(root.merged)
+    make_current_directory_the_root()
+
+
+def _place(merged_fd: int, path: str) -> int:
+    """Where to mount, found without following a link. Left open on purpose: the caller closes all at once."""
+    try:
+        return open_beneath(merged_fd, path, os.O_PATH | os.O_DIRECTORY)
+    except OSError as error:
+        raise StepFailed(
+            f"finding /{path.strip('/')} in the root (a layer must not replace it)", error.errno or 0
+        ) from error
