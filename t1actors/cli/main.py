@@ -20,9 +20,7 @@ app.command("t1actors.cli.run:run", name="run")
 app.command("t1actors.cli.replay:replay", name="replay")
 app.command("t1actors.cli.report:report", name="report")
 app.command("t1actors.cli.report:runs", name="runs")
-app.command(
-    "t1actors.cli.doctor:doctor", name="doctor", help="Say what this machine can do, and what to do about the rest."
-)
+app.command("t1actors.cli.doctor:doctor", name="doctor")
 
 log = App(name="log", help="Read and check the log of a run.")
 log.command("t1actors.cli.log:cat", name="cat")

@@ -1,0 +1,199 @@
+"""The floors: which room may import which, who may load torch, and the few rules that keep files readable."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "t1actors"
+FLOORS = {
+    "t1kernels": 0,
+    "events": 1,
+    "config": 1,
+    "payloads": 1,
+    "log": 1,
+    "sandbox": 2,
+    "tasks": 2,
+    "verify": 2,
+    "tito": 2,
+    "models": 2,
+    "engine": 3,
+    "harness": 3,
+    "train": 3,
+    "actors": 4,
+    "runtime": 5,
+    "replay": 6,
+    "observe": 6,
+    "cli": 7,
+}
+FORBIDDEN = {
+    ("log", "events"): "the log does not know what events mean",
+    ("log", "config"): "the log takes its settings as arguments",
+    ("sandbox", "models"): "sandboxes know no models",
+    ("sandbox", "tito"): "sandboxes know no tokens",
+    ("sandbox", "verify"): "sandboxes know no verdicts",
+    ("tasks", "verify"): "tasks do not grade themselves",
+    ("tasks", "models"): "tasks know no models",
+    ("verify", "models"): "the verifier does not know the agent",
+    ("verify", "tito"): "the verifier does not know the agent",
+    ("tito", "sandbox"): "stitching knows no sandboxes",
+    ("tito", "tasks"): "stitching knows no tasks",
+    ("models", "sandbox"): "models know no sandboxes",
+    ("models", "tasks"): "models know no tasks",
+    ("engine", "sandbox"): "engines take and give token ids",
+    ("engine", "harness"): "engines take and give token ids",
+    ("engine", "train"): "engines do not train",
+    ("harness", "train"): "the harness knows no training",
+    ("harness", "engine"): "the harness asks for tokens, it does not make them",
+    ("train", "log"): "the step is a pure function: the log is its caller's",
+    ("replay", "observe"): "two readers of the log, apart",
+    ("observe", "replay"): "two readers of the log, apart",
+}
+EXCEPTIONS = {
+    # The protocol of an actor lies in runtime/ and is pure.
+    ("actors", "t1actors.runtime.actor"),
+}
+SEVEN = {"publisher", "pool", "sampler", "verifier", "assembler", "critic", "actor"}
+TORCH_ROOMS = {"t1kernels", "models", "engine", "train", "replay"}
+TORCH_ACTORS = {"sampler.py", "critic.py", "actor.py", "training.py"}
+TORCH_FREE = [
+    "t1actors.cli.main",
+    "t1actors.cli.run",
+    "t1actors.cli.replay",
+    "t1actors.cli.log",
+    "t1actors.cli.doctor",
+    "t1actors.observe.report",
+    "t1actors.runtime.supervisor",
+    "t1actors.runtime.process",
+    "t1actors.actors.publisher",
+    "t1actors.actors.pool",
+    "t1actors.actors.verifier",
+    "t1actors.actors.assembler",
+]
+MOST_LINES = 440
+"""About 400, as the style asks, with a little room."""
+
+
+def modules() -> list[Path]:
+    return sorted([*PACKAGE.rglob("*.py"), *(ROOT / "kernels").rglob("*.py")])
+
+
+def room_of(path: Path) -> str:
+    if path.is_relative_to(ROOT / "kernels"):
+        return "t1kernels"
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names that a module imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write imports in full"
+            assert node.module is not None
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def imported_rooms(path: Path) -> set[tuple[str, str]]:
+    """(room, dotted name) of every import of ours."""
+    found: set[tuple[str, str]] = set()
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "t1kernels":
+            found.add(("t1kernels", name))
+        elif parts[0] == "t1actors" and len(parts) > 1 and parts[1] in FLOORS:
+            found.add((parts[1], name))
+    return found
+
+
+def test_every_room_has_a_floor():
+    rooms = {room_of(p) for p in modules()} - {"__init__", "assets", "presets"}
+    assert rooms <= set(FLOORS), f"give {sorted(rooms - set(FLOORS))} a floor in docs/architecture.md and here"
+
+
+def test_no_room_imports_a_floor_above_its_own():
+    wrong: list[str] = []
+    for path in modules():
+        room = room_of(path)
+        for other, name in imported_rooms(path):
+            exempt = any(room == r and (name == n or name.startswith(n + ".")) for r, n in EXCEPTIONS)
+            if room in FLOORS and FLOORS[other] > FLOORS[room] and not exempt:
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(("room", "other"), sorted(FORBIDDEN))
+def test_a_room_does_not_know_what_is_not_its_business(room, other):
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in modules()
+        if room_of(path) == room
+        for found, name in imported_rooms(path)
+        if found == other
+    ]
+    assert not wrong, f"{FORBIDDEN[room, other]}: {wrong}"
+
+
+def test_actors_meet_only_through_the_log():
+    wrong = [
+        f"{path.name} imports {name}"
+        for path in (PACKAGE / "actors").glob("*.py")
+        for name in imports(path)
+        if name.startswith("t1actors.actors.") and name.split(".")[2] in SEVEN - {path.stem}
+    ]
+    assert not wrong, wrong
+
+
+def test_torch_is_imported_only_where_numbers_are_made():
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in modules()
+        if room_of(path) not in TORCH_ROOMS and not (room_of(path) == "actors" and path.name in TORCH_ACTORS)
+        for name in imports(path)
+        if name.split(".")[0] in ("torch", "transformers")
+    ]
+    assert not wrong, wrong
+
+
+def test_a_process_that_needs_no_torch_never_loads_it():
+    code = f"""
+import importlib, sys
+for name in {TORCH_FREE}:
+    importlib.import_module(name)
+    if "torch" in sys.modules or "transformers" in sys.modules:
+        sys.exit(f"{{name}} loads torch")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_our_kernels_neither_shadow_nor_are_shadowed_by_the_library_of_that_name():
+    assert not (ROOT / "kernels" / "__init__.py").exists()
+    assert (ROOT / "kernels" / "t1kernels" / "__init__.py").exists()
+
+
+def test_every_module_says_what_it_is_for():
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in modules()
+        if path.read_text().strip() and ast.get_docstring(ast.parse(path.read_text())) is None
+    ]
+    assert not silent, silent
+
+
+def test_no_file_is_longer_than_one_idea():
+    # The vocabulary (events) and the configuration tree are one file each on purpose.
+    whole = {PACKAGE / "events.py", PACKAGE / "config.py"}
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in modules()
+        if path not in whole and (lines := len(path.read_text().splitlines())) > MOST_LINES
+    }
+    assert not long, long
