@@ -41,7 +41,7 @@ def tensor_digest(name: str, tensor: Tensor) -> bytes:
     dtype = str(tensor.dtype).removeprefix("torch.")
     header = f"{name}\0{dtype}\0{','.join(map(str, tensor.shape))}\0".encode()
     row = tensor.shape[-1] if tensor.ndim else 1
-    block_bytes = BLOCK_ROWS * row * tensor.element_size()
+    block_bytes = max(1, BLOCK_ROWS * row * tensor.element_size())
     data = _raw(tensor)
     node = blake3.blake3(header)
     for start in range(0, len(data), block_bytes):

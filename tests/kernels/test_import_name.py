@@ -10,7 +10,8 @@ def test_the_kernels_folder_never_shadows_an_installed_package_of_that_name(tmp_
     installed.mkdir()
     (installed / "__init__.py").write_text("")
     spec = importlib.machinery.PathFinder.find_spec("kernels", [str(REPOSITORY), str(tmp_path)])
-    assert spec is not None and spec.origin == str(installed / "__init__.py")
+    assert spec is not None
+    assert spec.origin == str(installed / "__init__.py")
 
 
 def test_without_that_package_our_folder_is_not_taken_for_it():

@@ -51,7 +51,8 @@ def test_bfloat16_hidden_states_give_float32_logprobs_of_the_heads_own_logits():
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
     got.sum().backward()
-    assert weight_VH.grad is not None and weight_VH.grad.dtype == torch.bfloat16
+    assert weight_VH.grad is not None
+    assert weight_VH.grad.dtype == torch.bfloat16
 
 
 def test_entropy_is_a_report_outside_autograd():

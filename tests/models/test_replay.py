@@ -28,7 +28,7 @@ def oracle_topk(recorded_NLK):
 
     def topk(values, k, dim=-1):
         indices = recorded_NLK[:, next(layers)]
-        assert indices.shape[-1] == k and dim == -1
+        assert (indices.shape[-1], dim) == (k, -1)
         return values.gather(-1, indices), indices
 
     return topk
