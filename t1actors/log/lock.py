@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,11 @@ from t1actors.log.segments import fsync_directory
 
 _RECORD_BYTES = 128
 """Fixed, so that a new record overwrites the old one within one disk sector."""
+
+
+_PATIENCE_S = 0.25
+"""How long a held lock is tried again: a killed holder, or a program it was just starting, may take a moment to be
+gone."""
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -37,13 +43,11 @@ class JournalLock:
         path = directory / "lock"
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _take(self._descriptor):
                 raise JournalFenced(
                     f"journal {journal}: {path} is held by another writer ({self._read_text().strip() or 'unknown'}); "
                     "end that process and every process it left behind, then start again"
-                ) from None
+                )
             text = self._read_text().strip(" \n\0")
             try:
                 self.previous = msgspec.json.decode(text, type=Holder) if text else Holder()
@@ -67,3 +71,17 @@ class JournalLock:
 
     def _read_text(self) -> str:
         return os.pread(self._descriptor, _RECORD_BYTES, 0).decode("utf-8", errors="replace")
+
+
+def _take(descriptor: int) -> bool:
+    """Whether the lock was to be had."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.005)
+        else:
+            return True

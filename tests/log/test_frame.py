@@ -120,3 +120,14 @@ def test_a_head_from_a_newer_version_is_read_by_ignoring_what_is_new():
     newer = msgspec.msgpack.encode(NewerHead(inputs=(NewerRun("a", 1, 2, 3, "?"),), vector={"a": 2}, later=[1]))
     read = msgspec.msgpack.decode(newer, type=CommitHead)
     assert read == CommitHead(inputs=(InputRun("a", 1, 2, 3),), vector={"a": 2})
+
+
+def test_the_bytes_of_a_frame_are_those_of_the_first_version():
+    golden = (
+        "543146527c000000d1d43422020000002900000000000000070000000000000086a6696e707574739294a4706f6f6c03"
+        "050294a26d65292900a6766563746f7282a16101a4706f6f6c05a4636f6465a3616263a777616c6c5f6e7301a76d6f6e"
+        "6f5f6e7302a7626f6f745f6964a16282a46b696e64a7436f756e746564a576616c75650182a46b696e64a7436f756e74"
+        "6564a576616c7565a374776f"
+    )
+    data = encode_frame(HEAD, [event(1), event("two")], base_sequence=41, epoch=7)
+    assert data.hex() == golden
