@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from t1actors.config import TrainConfig
-from t1actors.events import ActorUpdated, CriticUpdated, Payload, Tensor
+from t1actors.events import ActorUpdated, CriticUpdated, Tensor
 from t1actors.payloads import BlobError, Blobs, unpack, unpack_array
 from t1actors.replay.chain import StepRun
 from t1actors.replay.inputs import RunInputs, StepInputs
@@ -166,11 +166,10 @@ def _tensor(detail: PartDetail, place: int) -> str:
 def _detail(event: CriticUpdated | ActorUpdated | None, blobs: Blobs) -> PartDetail | None:
     if event is None or event.detail is None:
         return None
-    raw = _if_there(blobs, event.detail)
     try:
-        return None if raw is None else decode_detail(raw)
-    except msgspec.MsgspecError:
-        return None  # of a later version of this program: the level's own digest still judges
+        return decode_detail(unpack(blobs, event.detail))
+    except (BlobError, msgspec.MsgspecError):
+        return None  # gone, damaged or of a later version of this program: the level's own digest still judges
 
 
 def _values_stream(recorded: StepInputs, blobs: Blobs) -> Stream | None:
@@ -185,14 +184,8 @@ def _old_stream(recorded: StepInputs, blobs: Blobs) -> Stream | None:
 
 
 def _stream(tensor: Tensor, blobs: Blobs) -> Stream | None:
-    if _if_there(blobs, tensor.data) is None or tensor.dtype != "float32":
-        return None
-    return unpack_array(blobs, tensor).astype(np.float32)
-
-
-def _if_there(blobs: Blobs, payload: Payload) -> bytes | memoryview | None:
-    """These are a cache for people: gone or damaged, they are done without."""
+    """These streams are a cache for people: gone or damaged, they are done without."""
     try:
-        return unpack(blobs, payload)
+        return unpack_array(blobs, tensor).astype(np.float32) if tensor.dtype == "float32" else None
     except BlobError:
         return None
