@@ -34,6 +34,8 @@ _IDS = 65_536
 _KEPT_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 31)
 _MESSAGE_BYTES = 4096
 _SHELL = "/usr/bin/bash"
+# What Python and the shim ignore, a shell must not: it would hand it on to everything it starts.
+_INHERITED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Inside(NamedTuple):
@@ -163,7 +165,7 @@ def _start_shell(inside: Inside, shells: set[int]) -> None:
             inside.environment,
             file_actions=[(os.POSIX_SPAWN_DUP2, inside.status_fd, STATUS_FD)],
             setsid=True,
-            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+            setsigdef=_INHERITED_SIGNALS,
         )
     except OSError as error:
         inside.control.send(f"E{error.errno} starting the shell".encode())

@@ -1,0 +1,94 @@
+"""Whether this host can make sandboxes, found out by making one: the whole way, from create to nothing left.
+
+Looking at single settings misleads (a kernel may allow each namespace and refuse the mount of /proc), so the report comes
+from a real sandbox. Used by ``t1 doctor`` and, before a run starts, to refuse with a reason instead of failing later.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from t1actors.events import Isolation
+from t1actors.sandbox.archive import archive_of_files, find_file
+from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.errors import SandboxError, SandboxUnavailable
+from t1actors.sandbox.interface import Layer, Limits, RunRequest, SandboxSpec
+
+_KEY = "probe"
+_LIMIT_S = 20.0
+
+
+@dataclass(frozen=True)
+class ProbeCheck:
+    """``fix`` is what a person can do when it is not ``ok``."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class ProbeReport:
+    """``works``: sandboxes can be made; a check that is not ok may still stand beside it, as a weaker guarantee."""
+
+    works: bool
+    seconds: float
+    isolation: Isolation | None
+    checks: tuple[ProbeCheck, ...]
+
+
+async def probe(directory: Path | None = None) -> ProbeReport:
+    """Create, use, seal and kill one sandbox in a temporary directory (under ``directory`` if given)."""
+    started_s = anyio.current_time()
+    checks: list[ProbeCheck] = []
+    isolation: Isolation | None = None
+    with tempfile.TemporaryDirectory(prefix="t1-probe-", dir=directory) as root:
+        backend = NamespaceBackend(Path(root) / "sandboxes", name="probe")
+        try:
+            async with backend.running():
+                isolation = await _whole_life(backend, checks)
+            left = os.listdir(backend.root)
+            checks.append(ProbeCheck("kill", not left, "nothing left" if not left else f"left: {', '.join(left)}"))
+        except SandboxUnavailable as error:
+            checks.append(ProbeCheck(error.step, False, error.reason, error.fix))
+        except SandboxError as error:
+            checks.append(ProbeCheck("sandbox", False, str(error), "Look at the message; it names the step"))
+    needed = {"create", "shell", "seal", "kill"}
+    works = needed <= {check.name for check in checks if check.ok}
+    return ProbeReport(works, anyio.current_time() - started_s, isolation, tuple(checks))
+
+
+async def _whole_life(backend: NamespaceBackend, checks: list[ProbeCheck]) -> Isolation:
+    spec = SandboxSpec(
+        key=_KEY,
+        limits=Limits(memory_mb=256, disk_mb=16, processes=32),
+        lease_s=60.0,
+        layers=(Layer(archive=archive_of_files({"given": b"given"}), at="/app"),),
+    )
+    created = await backend.create(spec)
+    isolation = created.isolation
+    phases = ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in created.phases.items())
+    checks.append(ProbeCheck("create", True, f"{phases}; user ids {isolation.uid_map}"))
+    for limit in isolation.limits:
+        weak = limit.endswith((" watchdog", " rlimit"))
+        fix = "Mount the memory and pids control groups writable to have hard limits" if weak else ""
+        checks.append(ProbeCheck(f"limit {limit.partition('=')[0]}", not weak, limit, fix))
+    command = "cat given && echo written >made && id -u"
+    result = await backend.run(_KEY, RunRequest(key="1", command=command, limit_s=_LIMIT_S))
+    checks.append(ProbeCheck("shell", result.text == "given0\n", f"answered {result.text!r}"))
+    result = await backend.run(_KEY, RunRequest(key="2", command="python3 -I -S -VV", limit_s=_LIMIT_S))
+    found = result.exit_code == 0
+    fix = (
+        "" if found else "Install python3 under /usr: tasks are graded with it (one in a home directory can't be seen)"
+    )
+    checks.append(ProbeCheck("python3 in the sandbox", found, result.text.strip(), fix))
+    archive = await backend.seal(_KEY)
+    checks.append(ProbeCheck("seal", find_file(archive, "/app/made") == b"written\n", f"{len(archive):,} bytes"))
+    await backend.kill(_KEY)
+    return isolation
