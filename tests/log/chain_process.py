@@ -28,6 +28,7 @@ async def count_up(log: FileLog, name: str, count: int) -> None:
         first = writer.next_sequence
         numbers = range(first, min(count, first + 1 + first % 5))
         await anyio.to_thread.run_sync(writer.append, CommitHead(), [msgspec.msgpack.encode(n) for n in numbers])
+        await anyio.sleep(0.002)
     await anyio.sleep_forever()
 
 

@@ -17,7 +17,7 @@ from t1actors.log.merged import merged
 from tests.log.support import frames_of
 
 CHAIN = {"source": ("-", "trio"), "triple": ("source", "trio"), "sink": ("triple", "asyncio")}
-DEADLINE_S = 240.0
+DEADLINE_S = 600.0
 
 
 class Chain:
@@ -43,23 +43,27 @@ class Chain:
             process.wait()
 
 
-def run_chain(root: Path, *, count: int, kills: int) -> None:
-    """Kill at least ``kills`` times while ``count`` numbers pass through; then the result must be exact."""
+def run_chain(root: Path, *, count: int, kills_each: int) -> None:
+    """Kill every process ``kills_each`` times while ``count`` numbers pass through; then the result must be exact."""
     chance = random.Random(3)
     log = FileLog(root)
     chain = Chain(root, count)
     deadline = time.monotonic() + DEADLINE_S
+    readers = {name: log.open_reader(name) for name in CHAIN}
+    # Each is killed as its own journal grows, so that it dies at work however slow the machine is.
+    kill_at = {name: [count * (n + 1) // (kills_each + 1) for n in range(kills_each)] for name in CHAIN}
     results: list[int] = []
-    reader = log.open_reader("sink")
     try:
-        killed = 0
-        while len(results) < count or killed < kills:
-            assert time.monotonic() < deadline, f"{len(results)} of {count} results after {killed} kills"
-            time.sleep(chance.uniform(0.05, 0.5))
-            if killed < kills:
-                chain.kill(chance.choice(list(CHAIN)))
-                killed += 1
-            results += [msgspec.msgpack.decode(raw) for frame in reader.read() for raw in frame.events]
+        while len(results) < count:
+            assert time.monotonic() < deadline, f"{len(results)} of {count} results, still to kill at: {kill_at}"
+            time.sleep(chance.uniform(0, 0.02))
+            for name, reader in readers.items():
+                frames = reader.read()
+                if name == "sink":
+                    results += [msgspec.msgpack.decode(raw) for frame in frames for raw in frame.events]
+                if kill_at[name] and reader.next_sequence >= kill_at[name][0]:
+                    kill_at[name].pop(0)
+                    chain.kill(name)
     finally:
         chain.end()
     expected = [21 * n for n in range(count)]
@@ -67,13 +71,13 @@ def run_chain(root: Path, *, count: int, kills: int) -> None:
     assert [msgspec.msgpack.decode(raw) for frame in frames_of(log, "sink") for raw in frame.events] == expected
     assert check_journals(log) == []
     assert sum(1 for _ in merged(log)) == 3 * count
-    assert max(frame.epoch for name in CHAIN for frame in frames_of(log, name)) > 1
+    assert len({frame.epoch for frame in frames_of(log, "sink")}) > 1
 
 
 def test_a_chain_of_three_processes_is_exact_under_kill_9(tmp_path: Path):
-    run_chain(tmp_path, count=1500, kills=12)
+    run_chain(tmp_path, count=900, kills_each=3)
 
 
 @pytest.mark.slow
 def test_a_long_chain_of_three_processes_is_exact_under_kill_9(tmp_path: Path):
-    run_chain(tmp_path, count=30_000, kills=200)
+    run_chain(tmp_path, count=20_000, kills_each=70)
