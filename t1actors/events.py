@@ -282,6 +282,8 @@ class TurnExecuted(Event, frozen=True, kw_only=True):
     truncated_bytes: int = 0
     timed_out: bool = False
     shell_restarted: bool = False
+    sandbox_died: bool = False
+    """Inside the trial's own limits (all its memory, say): the episode ends and is graded as it stands."""
     limit_hit: str = ""
 
 

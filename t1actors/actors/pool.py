@@ -9,6 +9,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -35,10 +36,11 @@ from t1actors.events import (
 )
 from t1actors.harness.native import observation_text
 from t1actors.payloads import pack
-from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing
+from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable
 from t1actors.sandbox.admission import Admission, TokenBucket
-from t1actors.sandbox.interface import Limits, RunRequest, SandboxError, SandboxSpec
-from t1actors.sandbox.namespaces import NamespaceBackend
+from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxUnavailable
+from t1actors.sandbox.interface import Limits, RunRequest, SandboxSpec
 from t1actors.sandbox.pool import SandboxPool
 from t1actors.tasks.layers import environment_layers
 from t1actors.tasks.task import TaskError
@@ -86,7 +88,8 @@ class Pool:
         self._tasks = TaskFiles(config.tasks, context.run_dir)
         self._backend = NamespaceBackend(context.run_dir / "sandboxes", name="pool")
         bucket = TokenBucket(config.sandbox.rate_per_s, config.sandbox.burst, monotonic=context.monotonic)
-        self._pool = SandboxPool(self._backend, Admission(bucket, config.sandbox.max_live))
+        self._admission = Admission(bucket, config.sandbox.max_live, monotonic=context.monotonic)
+        self._pool = SandboxPool(self._backend, self._admission)
 
     def initial(self) -> PoolState:
         return PoolState()
@@ -163,8 +166,22 @@ class Pool:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        async with self._pool.running(lease_s=self._config.sandbox.lease_s):
-            yield
+        try:
+            async with self._backend.running(), anyio.create_task_group() as tasks:
+                await self._pool.reattach()
+                tasks.start_soon(self._renew_leases)
+                yield
+                tasks.cancel_scope.cancel()
+        except SandboxUnavailable as error:
+            raise Unrecoverable(str(error)) from error
+
+    async def _renew_leases(self) -> None:
+        """A sandbox whose trial waits for the model is not called: its lease is kept here, and ends with the pool."""
+        while True:
+            await anyio.sleep(self._config.sandbox.lease_s / 4)
+            for key in sorted(self._admission.live):
+                with contextlib.suppress(SandboxGone):  # being created, or reclaimed just now
+                    await self._pool.renew(key)
 
     # --- decisions ------------------------------------------------------------------------------------------------------
 
@@ -225,29 +242,44 @@ class Pool:
                 layers=environment_layers(task),
                 base="host",
             )
-            created = await self._pool.create(spec, deadline_s=config.create_deadline_s)
+            made = await self._pool.create(spec, deadline_s=config.create_deadline_s)
         except TaskError as error:
             return [TrialFailed(trial=effect.trial, cause="task", detail=str(error))]
         except (SandboxError, TimeoutError) as error:
             return [TrialFailed(trial=effect.trial, cause=type(error).__name__, detail=str(error))]
-        performing.phases.update(created.phases)
+        performing.phases.update(made.created.phases)
         return [
             SandboxReady(
                 trial=effect.trial,
                 task_digest=task.digest,
                 instruction=task.instruction,
-                isolation=created.isolation,
-                token_wait_s=created.token_wait_s,
-                slot_wait_s=created.slot_wait_s,
+                isolation=made.created.isolation,
+                token_wait_s=made.token_wait_s,
+                slot_wait_s=made.slot_wait_s,
                 image_wait_s=image_s,
-                create_s=created.create_s,
+                create_s=anyio.current_time() - started_s - image_s - made.token_wait_s - made.slot_wait_s,
             )
         ]
 
     async def _run(self, effect: Run) -> Sequence[AnyEvent]:
+        started_s = anyio.current_time()
         request = RunRequest(key=effect.key, command=effect.command, limit_s=self._config.rollout.command_deadline_s)
         try:
             result = await self._pool.run(effect.trial, request)
+        except SandboxDied as error:
+            if error.cause != "memory":
+                return [TrialFailed(trial=effect.trial, cause=type(error).__name__, detail=str(error))]
+            return [
+                TurnExecuted(
+                    trial=effect.trial,
+                    turn=effect.turn,
+                    observation="",
+                    exit_code=137,
+                    seconds=anyio.current_time() - started_s,
+                    sandbox_died=True,
+                    limit_hit="memory",
+                )
+            ]
         except SandboxError as error:
             return [TrialFailed(trial=effect.trial, cause=type(error).__name__, detail=str(error))]
         return [

@@ -120,7 +120,7 @@ class Sampler:
             case TurnExecuted() if event.trial in state.trials:
                 trial = state.trials[event.trial]
                 trial.text = event.observation
-                if trial.turns < trial.spec.turn_limit:
+                if trial.turns < trial.spec.turn_limit and not event.sandbox_died:
                     state.sampling[event.trial] = trial.turns
             case TurnSampled() if event.trial in state.trials:
                 trial = state.trials[event.trial]
@@ -149,7 +149,8 @@ class Sampler:
             case TurnExecuted() if event.trial in state.trials:
                 trial = state.trials[event.trial]
                 if event.trial not in state.sampling:
-                    ended = EpisodeEnded(trial=event.trial, reason="turn_limit", turns=trial.turns)
+                    reason = "sandbox_limit" if event.sandbox_died else "turn_limit"
+                    ended = EpisodeEnded(trial=event.trial, reason=reason, turns=trial.turns)
                     return Decision(events=[ended], cancels=[_deadline_key(event.trial)])
                 return Decision(effects=[self._sample(event.trial, trial.turns)])
             case TimerFired() if event.key.endswith("/deadline"):

@@ -15,9 +15,10 @@ import anyio
 from t1actors.actors.task_files import TaskFiles
 from t1actors.events import AnyEvent, Graded, SandboxSealed, TrialCancelled, UnknownEvent
 from t1actors.payloads import unpack
-from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing
+from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable
+from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.errors import SandboxUnavailable
 from t1actors.sandbox.interface import Limits
-from t1actors.sandbox.namespaces import NamespaceBackend
 from t1actors.verify.grade import grade
 from t1actors.verify.reward import reward
 
@@ -115,5 +116,8 @@ class Verifier:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        async with self._backend.running():
-            yield
+        try:
+            async with self._backend.running():
+                yield
+        except SandboxUnavailable as error:
+            raise Unrecoverable(str(error)) from error

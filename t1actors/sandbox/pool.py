@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import anyio
+
 from t1actors.sandbox.admission import Admission
 from t1actors.sandbox.interface import Created, RunRequest, RunResult, SandboxBackend, SandboxSpec
 
@@ -39,11 +41,13 @@ class SandboxPool:
             self._admission.adopt(key)
         return keys
 
-    async def create(self, spec: SandboxSpec) -> PoolCreated:
+    async def create(self, spec: SandboxSpec, *, deadline_s: float | None = None) -> PoolCreated:
+        """Wait for a slot and a token, then create within ``deadline_s``. Raises ``TimeoutError``, ``SandboxError``."""
         admitted = await self._admission.admit(spec.key)
         finished = False
         try:
-            created = await self._backend.create(spec)
+            with anyio.fail_after(deadline_s):
+                created = await self._backend.create(spec)
             finished = True
         finally:
             if not finished:  # the backend leaves nothing behind
