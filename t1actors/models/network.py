@@ -73,3 +73,16 @@ class Network:
             raise ValueError(f"lengths sum to {sum(lengths)}, the slab has {ids_N.shape[0]} rows")
         checked = None if routing is None else self.check_routing(routing, rows=ids_N.shape[0])
         return self.forward(ids_N, packed_positions(lengths), PackedAttention(lengths), checked)
+
+    def hidden_packed(
+        self,
+        ids_N: Tensor,
+        lengths: Sequence[int],
+        rows_R: Tensor,
+        routing: RoutingArray | Tensor | None = None,
+    ) -> Tensor:
+        """As ``forward_packed``, but only the hidden states of ``rows_R``; see ``Trunk.hidden_at``."""
+        if sum(lengths) != ids_N.shape[0]:
+            raise ValueError(f"lengths sum to {sum(lengths)}, the slab has {ids_N.shape[0]} rows")
+        checked = None if routing is None else self.check_routing(routing, rows=ids_N.shape[0])
+        return self.trunk.hidden_at(ids_N, packed_positions(lengths), PackedAttention(lengths), rows_R, checked)

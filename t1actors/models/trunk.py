@@ -90,6 +90,30 @@ class Trunk:
         self, ids_N: Tensor, positions_N: Tensor, attention: Attention, routing_NLK: Tensor | None = None
     ) -> Forwarded:
         """Run the slab. ``routing_NLK`` (int64, checked) is replayed; without it the routers choose."""
+        hidden_NH, chosen = self._run(ids_N, positions_N, attention, routing_NLK, None)
+        return Forwarded(hidden_NH, torch.stack(chosen, dim=1))
+
+    def hidden_at(
+        self,
+        ids_N: Tensor,
+        positions_N: Tensor,
+        attention: Attention,
+        rows_R: Tensor,
+        routing_NLK: Tensor | None = None,
+    ) -> Tensor:
+        """The final hidden states of ``rows_R`` alone. Nothing looks at the others any more once the last layer has
+        attended, so its feed-forward runs on these rows only."""
+        hidden_RH, _ = self._run(ids_N, positions_N, attention, routing_NLK, rows_R)
+        return hidden_RH
+
+    def _run(
+        self,
+        ids_N: Tensor,
+        positions_N: Tensor,
+        attention: Attention,
+        routing_NLK: Tensor | None,
+        rows_R: Tensor | None,
+    ) -> tuple[Tensor, list[Tensor]]:
         hidden_NH = self._base.embed_tokens(ids_N)
         cos_1ND, sin_1ND = self._base.rotary_emb(hidden_NH, positions_N[None])
         cos_ND, sin_ND = cos_1ND[0], sin_1ND[0]
@@ -99,15 +123,20 @@ class Trunk:
             hidden_NH = hidden_NH + self._attend(
                 layer.self_attn, index, layer.input_layernorm(hidden_NH), cos_ND, sin_ND, attention
             )
+            narrowed = rows_R is not None and index == len(self._layers) - 1
+            if narrowed:
+                hidden_NH = hidden_NH.index_select(0, rows_R)
             normed_NH = layer.post_attention_layernorm(hidden_NH)
             if isinstance(layer.mlp, Qwen3MoeSparseMoeBlock):
                 recorded_NK = None if routing_NLK is None else routing_NLK[:, len(chosen)]
+                if narrowed and recorded_NK is not None:
+                    recorded_NK = recorded_NK.index_select(0, rows_R)
                 weights_NK, experts_NK = route(layer.mlp.gate, normed_NH, recorded_NK, normalise=self._normalise)
                 chosen.append(experts_NK)
                 hidden_NH = hidden_NH + layer.mlp.experts(normed_NH, experts_NK, weights_NK)
             else:
                 hidden_NH = hidden_NH + layer.mlp(normed_NH)
-        return Forwarded(self._base.norm(hidden_NH), torch.stack(chosen, dim=1))
+        return self._base.norm(hidden_NH), chosen
 
     @staticmethod
     def _attend(

@@ -224,8 +224,8 @@ def logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-prob, entropy) of a slab's sampled tokens under the network's weights, at the batch's temperature."""
     routing = micro.routing_RLK if config.replay_routing else None
-    forwarded = network.forward_packed(micro.ids_R, micro.lengths, routing)
-    return network.logprobs(forwarded.hidden_NH[micro.rows_n], micro.targets_n, temperature=batch.temperature)
+    hidden_nH = network.hidden_packed(micro.ids_R, micro.lengths, micro.rows_n, routing)
+    return network.logprobs(hidden_nH, micro.targets_n, temperature=batch.temperature)
 
 
 def gap(

@@ -10,6 +10,7 @@ Layout: the batch's T sampled tokens lie trial after trial, chunk after chunk, i
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -174,7 +175,7 @@ def minibatches(batch: Batch, count: int, *, seed: int, step: int, epoch: int, p
     order = sorted(range(total), key=draw) if count > 1 else list(range(total))
     count = min(count, total)
     cuts = [total * n // count for n in range(count + 1)]
-    return [tuple(sorted(order[a:b])) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [tuple(sorted(order[a:b])) for a, b in itertools.pairwise(cuts)]
 
 
 def micro_batches(batch: Batch, places: Sequence[int], limit_ids: int) -> list[tuple[int, ...]]:

@@ -144,5 +144,4 @@ def critic_step(
 
 
 def _values(network: ValueModel, micro: MicroBatch) -> torch.Tensor:
-    forwarded = network.forward_packed(micro.ids_R, micro.lengths)
-    return network.values(forwarded.hidden_NH[micro.rows_n])
+    return network.values(network.hidden_packed(micro.ids_R, micro.lengths, micro.rows_n))

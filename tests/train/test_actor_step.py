@@ -13,7 +13,7 @@ from t1actors.train.errors import NonFiniteError, TrainError
 from t1actors.train.exactness import exact
 from t1actors.train.networks import geometry_of, load_masters, policy_for, version_of, working_weights
 from t1actors.train.packing import pack
-from tests.train.tiny_batches import MODEL, TRAIN, batch_of, policy_state, record, tiny_policy, with_actor
+from tests.train.tiny_batches import MODEL, batch_of, policy_state, record, tiny_policy, with_actor
 
 POLICY = tiny_policy()
 NETWORK = tiny_policy()
@@ -125,6 +125,17 @@ def test_a_far_away_policy_is_clipped_and_a_clipped_token_gives_no_gradient():
     assert np.array_equal(tokens[:, CLIPPED] == 1, expected)
     assert 0 < report.clip_share < 1
     assert report.clip_share == pytest.approx(expected.mean())
+
+
+def test_log_probs_are_made_from_the_rows_that_a_full_forward_gives():
+    micro = pack(BATCH, range(len(BATCH.trials)))
+    load_masters(NETWORK, FRESH.weights)
+    with torch.no_grad():
+        for routing in (None, micro.routing_RLK, (micro.routing_RLK + 1) % 4):
+            full = NETWORK.forward_packed(micro.ids_R, micro.lengths, routing).hidden_NH[micro.rows_n]
+            narrow = NETWORK.hidden_packed(micro.ids_R, micro.lengths, micro.rows_n, routing)
+            assert narrow.shape == full.shape
+            assert torch.allclose(narrow, full, atol=1e-5, rtol=0)
 
 
 # --- the behaviour version --------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """A batch: its order, what it refuses, its name, and how a step divides it."""
 
+import itertools
 import random
 
 import msgspec
@@ -126,7 +127,7 @@ def test_micro_batches_keep_the_order_and_the_limit_and_a_long_trial_stands_alon
     assert [place for part in parts for place in part] == places
     ids = [sum(BATCH.trials[place].ids for place in part) for part in parts]
     assert all(held <= limit or len(part) == 1 for held, part in zip(ids, parts, strict=True))
-    for before, after in zip(parts, parts[1:], strict=False):
+    for before, after in itertools.pairwise(parts):
         assert sum(BATCH.trials[place].ids for place in before) + BATCH.trials[after[0]].ids > limit
 
 
