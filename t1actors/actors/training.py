@@ -102,7 +102,7 @@ def environment() -> dict[str, str]:
     """What decides bits besides the log: versions, processor, torch's build and threads."""
     return {
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "torch_config": torch.__config__.show().replace("\n", " ").strip(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(),

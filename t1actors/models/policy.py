@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeForCausalLM
 
+from t1actors.models.construction import constructing
 from t1actors.models.network import Network
 from t1actors.models.shape import NetworkShape
 from t1actors.models.trunk import Trunk
@@ -70,7 +71,7 @@ class Policy(Network):
 
 def new_policy(config: Qwen3MoeConfig, *, seed: int, dtype: torch.dtype = torch.float32, experts: str) -> Policy:
     """A freshly initialised policy; the same seed gives the same weights."""
-    with torch.random.fork_rng(devices=[]):
+    with constructing, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = Qwen3MoeForCausalLM._from_config(config, dtype=dtype, experts_implementation=experts)
     return Policy(cast(Qwen3MoeForCausalLM, module))

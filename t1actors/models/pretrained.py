@@ -16,6 +16,7 @@ import torch
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from t1actors.models.construction import constructing
 from t1actors.models.folder import check_folder
 from t1actors.models.policy import Policy
 from t1actors.models.tokenizer import Tokenizer
@@ -38,7 +39,7 @@ def _without_progress_bars() -> Iterator[None]:
 def load_policy(folder: Path, *, dtype: DtypeName = "float32", experts: ExpertsName = "grouped_mm") -> Policy:
     """The policy in a Hugging Face folder, on the CPU. Raises ``PolicyUnsupported``."""
     check_folder(folder)
-    with _without_progress_bars():
+    with constructing, _without_progress_bars():
         module = Qwen3MoeForCausalLM.from_pretrained(
             folder, dtype=getattr(torch, dtype), experts_implementation=experts, local_files_only=True
         )

@@ -18,6 +18,7 @@ from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeModel
 
 from t1actors.models.checkpoint import CheckpointError, weights_from_bytes, weights_to_bytes
+from t1actors.models.construction import constructing
 from t1actors.models.folder import check_config
 from t1actors.models.network import Network
 from t1actors.models.policy import Policy, shape_of
@@ -74,7 +75,8 @@ def load_value(folder: Path, *, dtype: str = "float32", experts: str = "grouped_
     if not path.is_file():
         raise CheckpointError(f"{folder}: no {WEIGHTS_FILE}; a critic folder is written by `save_value`")
     config = Qwen3MoeConfig.from_pretrained(folder)
-    base = Qwen3MoeModel._from_config(config, dtype=getattr(torch, dtype), experts_implementation=experts)
+    with constructing:
+        base = Qwen3MoeModel._from_config(config, dtype=getattr(torch, dtype), experts_implementation=experts)
     value = ValueModel(cast(Qwen3MoeModel, base))
     value.load_weights(weights_from_bytes(path.read_bytes()))
     return value

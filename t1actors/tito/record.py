@@ -54,7 +54,10 @@ class Geometry:
     @staticmethod
     def of_model_config(text: str | bytes) -> Geometry:
         """Read from a Hugging Face ``config.json``. Dense layers have no routing and are not counted."""
-        config = msgspec.convert(json.loads(text), _MoeConfig)
+        values = json.loads(text)
+        # the name depends on the version of transformers that wrote the file
+        values.setdefault("num_experts", values.get("num_local_experts"))
+        config = msgspec.convert(values, _MoeConfig)
         dense = set(config.mlp_only_layers)
         moe = [
             i for i in range(config.num_hidden_layers) if i not in dense and (i + 1) % config.decoder_sparse_step == 0
