@@ -27,9 +27,12 @@ def unpack(archive: bytes | memoryview, directory_fd: int, *, overlay: bool = Fa
     try:
         for member in walk(archive):
             if member.kind == "E":
-                os.fchmod(current, modes.pop())
-                if modes:
-                    current = move(current, "..")
+                finished = current
+                if len(modes) > 1:  # leave the directory before its mode may forbid that
+                    current = os.open("..", OPEN_DIRECTORY, dir_fd=finished)
+                os.fchmod(finished, modes.pop())
+                if finished != current:
+                    os.close(finished)
             elif member.kind in "DO":
                 if member.name:
                     current = _enter(current, member, overlay=overlay)

@@ -130,7 +130,8 @@ def make_root(own: str, host: HostFiles, layers: Sequence[LayerBytes], *, uid: i
     unshare(CLONE_NEWNS | CLONE_NEWPID, "mount and pid namespaces")
     mount("none", "/", flags=MS_REC | MS_SLAVE)  # what the host unmounts goes here too; nothing goes the other way
     fixed_bytes = sum(len(layer.archive) for layer in layers if layer.read_only)
-    own_mb = _OWN_BASE_MB + 2 * (fixed_bytes >> 20)
+    # Many small files take more room than their archive: whoever asks for read-only layers allows it as disk.
+    own_mb = _OWN_BASE_MB + (disk_mb + 2 * (fixed_bytes >> 20) if fixed_bytes else 0)
     mount("t1-own", own, "tmpfs", flags=MS_NOSUID, options=f"size={own_mb}m,mode=755")
     os.chdir(own)
     previous_umask = os.umask(0)
