@@ -548,6 +548,10 @@ AnyEvent = Union[  # noqa: UP007  (X | Y would be one very long line)
 ]  # fmt: skip
 
 
+PRIVATE_EVENTS = (EffectIntended, EffectFinished, CancelRequested, TimerFired, ProgressReported)
+"""How an actor does its work. Views may read them; no other actor is shown them."""
+
+
 class UnknownEvent(msgspec.Struct, frozen=True):
     """An event of a kind this version does not know, carried as it was written."""
 

@@ -8,6 +8,7 @@ The runtime (``runtime.host``) applies events one at a time, commits {inputs in 
 delivers causally, and performs an effect only after its ``EffectIntended`` is durable. After a crash it folds the
 journals again and performs what was intended and not finished, so ``perform`` must be idempotent by ``effect.key``.
 
+Other actors' events are folded and decided on, but for the private ones (``events.PRIVATE_EVENTS``), which nobody else sees.
 An actor's own outputs are folded, never decided on, except ``EffectFinished`` and ``TimerFired``: when they are
 decided on, the effect's result events have already been folded.
 """

@@ -25,6 +25,7 @@ from anyio.abc import TaskGroup
 
 from t1actors.config import Config
 from t1actors.events import (
+    PRIVATE_EVENTS,
     ActorStarted,
     AnyEvent,
     CancelRequested,
@@ -131,6 +132,8 @@ class _Host:
         )
         self._effects = Effects(actor, clock=clock, deliver=self._on_results)
         self._wake = Wake()
+        self._news = True
+        """Journals may hold more than was read: looking costs a system call each, results of effects are no reason to."""
         self._durable: deque[Batch] = deque()
         self._results: deque[list[AnyEvent]] = deque()
         self._applying: tuple[str, int] | None = None
@@ -157,6 +160,7 @@ class _Host:
     async def _watch_journals(self) -> None:
         while True:
             await self._watch.wait(POLL_S)
+            self._news = True
             self._wake.set()
 
     def _on_durable(self, batch: Batch, wall_ns: int) -> None:
@@ -197,9 +201,12 @@ class _Host:
                     self._effects.cancel(intent)
             while self._results:
                 self._apply_own(self._results.popleft())
+            if not self._news:
+                return
             # One at a time: this frame may make the journal known on which the next one rests.
             frames = self._reader.poll(max_frames=1)
             if not frames:
+                self._news = False
                 return
             self._apply_foreign(frames[0])
             applied += 1
@@ -221,6 +228,10 @@ class _Host:
         for raw in frame.events[skipped:] if skipped else frame.events:
             self._applying = (journal, sequence)
             event = decode(raw)
+            if isinstance(event, PRIVATE_EVENTS):
+                ledger.consumed(journal, sequence)
+                sequence += 1
+                continue
             if journal == SUPERVISOR and isinstance(event, ActorStarted):
                 self._learn(event)
             self._state = actor.fold(self._state, event)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from t1actors.events import ActorStarted, AnyEvent, UnknownEvent, decode
+from t1actors.events import PRIVATE_EVENTS, ActorStarted, AnyEvent, UnknownEvent, decode
 from t1actors.log.interface import Frame, InputRun, JournalReader, Log
 from t1actors.runtime.errors import RecoveryError
 from t1actors.runtime.intents import Intents
@@ -106,6 +106,8 @@ def _apply(
                 source = sources[run.journal] = _Source(log.open_reader(run.journal), run.journal)
             for raw in source.take(run, name, frame.base_sequence):
                 event = decode(raw)
+                if isinstance(event, PRIVATE_EVENTS):
+                    continue
                 if run.journal == SUPERVISOR and isinstance(event, ActorStarted) and follows(name, reads, event):
                     recovered.positions.setdefault(event.journal, 0)
                 recovered.state = fold(recovered.state, event)
