@@ -42,13 +42,11 @@ def machine_checks(directory: Path) -> list[Check]:
     return [_python(), _packages(), _processor(), _memory(), _disk(directory), _kernel()]
 
 
-async def sandbox_check() -> Check:
-    """Makes one whole sandbox and says what works."""
-    report = await probe()
-    if report.works:
-        warnings = "; ".join(report.warnings)
-        return Check("sandbox", "warning" if warnings else "good", report.summary, warnings)
-    return Check("sandbox", "bad", report.summary, report.fix)
+async def sandbox_checks(directory: Path | None = None) -> list[Check]:
+    """Makes one whole sandbox, in a temporary directory (under ``directory``), and says what works."""
+    report = await probe(directory)
+    verdicts: dict[bool, Verdict] = {True: "warning", False: "bad"}
+    return [Check(c.name, "good" if c.ok else verdicts[report.works], c.detail, c.fix) for c in report.checks]
 
 
 def config_checks(config: Config) -> None:

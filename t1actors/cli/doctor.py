@@ -8,7 +8,7 @@ from typing import Annotated
 import trio
 from cyclopts import Parameter
 
-from t1actors.cli.checks import bad, machine_checks, sandbox_check
+from t1actors.cli.checks import bad, machine_checks, sandbox_checks
 
 MARKS = {"good": "ok", "warning": "warn", "bad": "BAD"}
 
@@ -20,11 +20,11 @@ def doctor(directory: Annotated[Path, Parameter(help="Where runs would be kept."
 
     Example: `t1 doctor`
     """
-    checks = [*machine_checks(directory), trio.run(sandbox_check)]
+    checks = [*machine_checks(directory), *trio.run(sandbox_checks)]
     for check in checks:
-        print(f"{MARKS[check.verdict]:<5} {check.name:<10} {check.found}")
+        print(f"{MARKS[check.verdict]:<5} {check.name:<24} {check.found}")
         if check.fix:
-            print(f"{'':<16} {check.fix}")
+            print(f"{'':<30} {check.fix}")
     missing = bad(checks)
     print("a run can start here" if not missing else f"not ready: {', '.join(c.name for c in missing)}")
     return 1 if missing else 0

@@ -35,10 +35,26 @@ tasks = App(name="tasks", help="Tasks.")
 tasks.command("t1actors.cli.tasks:make", name="make")
 app.command(tasks)
 
+warmstart = App(name="warmstart", help="The model that a run starts from.")
+warmstart.command("t1actors.cli.warmstart:demos", name="demos")
+warmstart.command("t1actors.cli.warmstart:make", name="make")
+app.command(warmstart)
+
+LISTS = ("-h", "--help", "log", "config", "tasks", "warmstart")
+"""With nothing else in it, a command line asks for a list of commands."""
+
+
+def _load(parent: App) -> None:
+    for name in parent:
+        if not name.startswith("-"):
+            _load(parent[name])
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
+    if not [token for token in tokens if token not in LISTS]:
+        _load(app)  # so that the list shows what each command says of itself
     try:
         result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()

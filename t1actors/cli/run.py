@@ -16,7 +16,7 @@ from typing import Annotated
 import trio
 from cyclopts import Parameter
 
-from t1actors.cli.checks import bad, config_checks, machine_checks, sandbox_check
+from t1actors.cli.checks import bad, config_checks, machine_checks, sandbox_checks
 from t1actors.cli.errors import FAILED, INTERRUPTED, CommandFailed
 from t1actors.cli.settings import ConfigFile, Sets
 from t1actors.config import Config, preset_names, resolve
@@ -72,7 +72,7 @@ def run(
     if (run_dir / "log").exists():
         raise CommandFailed(f"{run_dir} holds a run already; choose another --dir, or leave it out for a new one")
     config_checks(resolved)
-    checks = [*machine_checks(run_dir), trio.run(sandbox_check)]
+    checks = [*machine_checks(run_dir), *trio.run(sandbox_checks)]
     if bad(checks):
         raise CommandFailed("; ".join(check.text for check in bad(checks)) + "; `t1 doctor` shows all checks")
     run_dir.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,103 @@
+"""`t1 warmstart`: the model that a run starts from, made again.
+
+What ships with the package was made by these two commands with their defaults.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import trio
+from cyclopts import Parameter
+
+from t1actors.cli.errors import CommandFailed
+from t1actors.observe.quantities import duration
+from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.tasks.demos import read_demonstrations
+
+
+def demos(
+    file: Annotated[Path, Parameter(help="Where to write the corpus, such as demonstrations.jsonl.gz.")],
+    *,
+    count: Annotated[int, Parameter(help="How many demonstrations.")] = 6000,
+    seed: Annotated[int, Parameter(help="Which mistakes are made, and where.")] = 0,
+    parallel: Annotated[int, Parameter(help="Sandboxes at once.")] = 8,
+) -> None:
+    """Execute noisy demonstrations of the built-in tasks in real sandboxes and write them down.
+
+    Every second sub-goal is done wrong and a quarter of the demonstrations stop early: what is left to learn.
+
+    Example: `t1 warmstart demos demonstrations.jsonl.gz --count 6000`
+    """
+    print("loading torch", file=sys.stderr, flush=True)
+    from t1actors.train.warmstart import WarmstartConfig, demonstrate
+
+    progress = _Progress("demonstrations")
+
+    async def execute() -> None:
+        with tempfile.TemporaryDirectory(prefix="t1-demos-") as root:
+            backend = NamespaceBackend(Path(root) / "sandboxes", name="demos")
+            async with backend.running():
+                config = WarmstartConfig(demonstrations=count, seed=seed)
+                await demonstrate(backend, file, config, parallel=parallel, progress=progress)
+
+    trio.run(execute)
+    print(f"{count} demonstrations in {file}, {progress.elapsed}")
+
+
+def make(
+    folder: Annotated[Path, Parameter(help="Where to write the model, a Hugging Face folder.")],
+    *,
+    corpus: Annotated[Path | None, Parameter(help="Demonstrations; the shipped ones by default.")] = None,
+) -> None:
+    """Train tokenizer and policy on demonstrations (about two minutes on one core).
+
+    Use it with `t1 run --set model.policy=FOLDER`.
+
+    Example: `t1 warmstart make my-warm-start`
+    """
+    print("loading torch", file=sys.stderr, flush=True)
+    from t1actors.train.sft import SftProgress
+    from t1actors.train.warmstart import WarmstartConfig, shipped_corpus
+    from t1actors.train.warmstart import make as make_policy
+
+    source = corpus or shipped_corpus()
+    if not source.exists():
+        raise CommandFailed(f"no demonstrations at {source}; `t1 warmstart demos FILE` makes some")
+    config = WarmstartConfig()
+    progress = _Progress("training steps")
+
+    def on_progress(now: SftProgress) -> None:
+        progress(now.step, config.training.steps, f"loss {now.loss:.3f}")
+
+    make_policy(folder, read_demonstrations(source), config, on_progress=on_progress)
+    print(f"{folder}, {progress.elapsed}")
+
+
+class _Progress:
+    """`done/total`, redrawn in place on a terminal, now and then elsewhere."""
+
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
+        self._started_s = time.monotonic()
+        self._shown_s = 0.0
+        self._live = sys.stderr.isatty()
+
+    @property
+    def elapsed(self) -> str:
+        return duration(time.monotonic() - self._started_s)
+
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        now_s = time.monotonic()
+        if done < total and now_s - self._shown_s < (0.2 if self._live else 10.0):
+            return
+        self._shown_s = now_s
+        text = f"{done}/{total} {self._unit}" + (f", {note}" if note else "")
+        if self._live:
+            print(f"\r{text:<60}", end="" if done < total else "\n", file=sys.stderr, flush=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
