@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -16,11 +18,16 @@ import anyio
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def become_subreaper() -> None:
-    """From now on orphaned descendants are adopted by this process, not by init. Raises ``OSError``."""
+@contextmanager
+def adopting() -> Generator[None]:
+    """Within, orphaned descendants fall to this process, not to init. Raises ``OSError``."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 class Orphans:

@@ -37,7 +37,7 @@ from t1actors.runtime.clock import system_clock
 from t1actors.runtime.conclusion import concluded
 from t1actors.runtime.errors import EXIT_UNRECOVERABLE, RunDirectoryError
 from t1actors.runtime.fingerprint import code_version
-from t1actors.runtime.orphans import Orphans, become_subreaper
+from t1actors.runtime.orphans import Orphans, adopting
 from t1actors.runtime.restarts import Restarts
 
 REAP_EVERY_S = 5.0
@@ -89,11 +89,11 @@ async def supervise(plan: RunPlan) -> RunResult:
         JournalFenced: another supervisor has this run.
     """
     _prepare(plan)
-    become_subreaper()
     config = plan.config.run
     code = code_version()
     log = FileLog(plan.run_dir / "log", config.log_durability)
-    with Chronicle(log, clock=system_clock(), code=code, in_thread=config.log_durability == "machine") as chronicle:
+    in_thread = config.log_durability == "machine"
+    with adopting(), Chronicle(log, clock=system_clock(), code=code, in_thread=in_thread) as chronicle:
         supervisor = _Supervisor(plan, log, chronicle)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(supervisor.stop_when_cancelled)

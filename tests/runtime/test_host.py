@@ -446,8 +446,13 @@ def test_an_actors_frames_rest_on_all_that_its_inputs_rested_on():
     async def main():
         world = driven()
         world.say("driver", number(1, "driver"), rests_on={"supervisor": 0, "elsewhere": 7, "actor": 3})
-        async with world.hosting(recorder(n1=Decision(events=[number(50, "actor")]))):
+        script = recorder(n1=Decision(events=[number(50, "actor")]), n2=Decision(events=[number(51, "actor")]))
+        async with world.hosting(script):
             await settle()
         assert world.frames("actor")[0].head.vector == {"supervisor": 1, "driver": 0, "elsewhere": 7}
+        async with world.hosting(script):
+            world.say("driver", number(2, "driver"))
+            await settle()
+        assert world.frames("actor")[-1].head.vector == {"supervisor": 1, "driver": 1, "elsewhere": 7}
 
     run_virtual(main)

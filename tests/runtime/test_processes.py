@@ -22,9 +22,9 @@ from t1actors.runtime.supervisor import ActorPlan, RunPlan, supervise
 ROOT = Path(__file__).parents[2]
 
 
-def plan(run_dir, *, total=60, budget=1000, source="SlowSource", concludes="sink", grace_s=10.0, **actors):
+def plan(run_dir, *, total=60, budget=1000, first="SlowSource", concludes="sink", grace_s=10.0, **actors):
     """The chain, or ``name=Toy`` actors."""
-    chosen = actors or {"source": source, "triple": "Triple", "sink": "Sink"}
+    chosen = actors or {"source": first, "triple": "Triple", "sink": "Sink"}
     return RunPlan(
         run_dir=run_dir,
         config=Config(
@@ -66,7 +66,7 @@ def alive(pid):
 
 async def until(condition, deadline_s=30.0):
     with anyio.fail_after(deadline_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await anyio.sleep(0.02)
 
 
@@ -121,7 +121,7 @@ def test_a_chain_of_processes_gives_exact_results_through_a_hundred_kill_9(tmp_p
 
 
 def test_the_supervisors_journal_tells_the_run(tmp_path):
-    result = supervised(plan(tmp_path, source="Source"))
+    result = supervised(plan(tmp_path, first="Source"))
     assert (result.reason, result.restarts) == ("finished", 0)
     assert result.cpu_seconds > 0
     told = events(tmp_path, "supervisor")
@@ -147,7 +147,7 @@ def test_ctrl_c_is_a_clean_stop_and_the_run_can_be_resumed(tmp_path):
     assert [event.exit_code for event in events(tmp_path, "supervisor", ActorStopped)] == [0, 0, 0]
     assert len(numbers(tmp_path, "triple")) < total
     # Source must go on by itself: its effect was left open.
-    result = supervised(plan(tmp_path, total=total, source="Source"))
+    result = supervised(plan(tmp_path, total=total, first="Source"))
     assert result.reason == "finished"
     assert [event.resumed for event in events(tmp_path, "supervisor", RunStarted)] == [False, True]
     assert_exact(tmp_path, total)
@@ -251,7 +251,8 @@ import anyio
 from tests.runtime.test_processes import plan
 from t1actors.runtime.supervisor import supervise
 assert "torch" not in sys.modules
-anyio.run(supervise, plan(Path(sys.argv[1]), total=100_000, source="SlowSource", triple="Triple", helped="WithHelper"), backend="trio")
+actors = dict(source="SlowSource", triple="Triple", helped="WithHelper")
+anyio.run(supervise, plan(Path(sys.argv[1]), total=100_000, **actors), backend="trio")
 """
 
 
@@ -280,10 +281,10 @@ def test_actors_and_their_helpers_die_with_a_killed_supervisor_and_the_run_resum
 def test_a_run_directory_has_one_supervisor_and_one_configuration(tmp_path):
     writer = FileLog(tmp_path / "log").open_writer("supervisor")
     with pytest.raises(JournalFenced):
-        supervised(plan(tmp_path))
+        anyio.run(supervise, plan(tmp_path))
     writer.close()
     with pytest.raises(RunDirectoryError, match="another configuration"):
-        supervised(plan(tmp_path, total=61))
+        anyio.run(supervise, plan(tmp_path, total=61))
 
 
 def test_supervisor_and_actor_process_import_no_torch():

@@ -122,13 +122,17 @@ class SlowSource(Source):
         return await super().perform(effect, performing)
 
 
+def start(command, **options):
+    return subprocess.Popen([sys.executable, "-c", command], stdin=subprocess.DEVNULL, **options)
+
+
 class WithHelper(Toy):
     """Starts a helper process in its own group, which ignores SIGTERM, and leaves it behind."""
 
     @asynccontextmanager
     async def running(self):
         command = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
-        helper = subprocess.Popen([sys.executable, "-c", command], stdin=subprocess.DEVNULL)
+        helper = start(command)
         (self.context.run_dir / f"helper.{self.context.epoch}").write_text(str(helper.pid))
         yield
 
@@ -167,6 +171,6 @@ class Careless(Toy):
     @asynccontextmanager
     async def running(self):
         command = "import time; time.sleep(1000)"
-        daemon = subprocess.Popen([sys.executable, "-c", command], stdin=subprocess.DEVNULL, start_new_session=True)
+        daemon = start(command, start_new_session=True)
         (self.context.run_dir / "daemon").write_text(str(daemon.pid))
         yield
