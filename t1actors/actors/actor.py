@@ -115,7 +115,7 @@ class PolicyActor:
                 state.weights[event.version] = event.weights
                 state.retention.add([event.state, event.weights], snapshot=True)
             case ValuesEstimated():
-                if actor_lane(state.batches.purposes[event.step]) is None:
+                if actor_lane(state.batches.purpose(event.step)) is None:
                     state.batches.forget(event.step)
                 else:
                     state.values[event.step] = event
@@ -161,7 +161,7 @@ class PolicyActor:
     # --- decisions ------------------------------------------------------------------------------------------------------
 
     def _fold_update(self, state: ActorState, event: ActorUpdated) -> None:
-        purpose = state.batches.purposes[event.step]
+        purpose = state.batches.purpose(event.step)
         lane = self._lane(state, event.step)
         state.lanes[purpose] = Lane(event.state, event.weights_after, lane.trained + 1)
         state.weights[event.weights_after] = event.weights
@@ -170,7 +170,7 @@ class PolicyActor:
         state.batches.forget(event.step)
 
     def _lane(self, state: ActorState, step: int) -> Lane:
-        lane = state.lanes.get(state.batches.purposes[step], state.initial)
+        lane = state.lanes.get(state.batches.purpose(step), state.initial)
         assert lane is not None
         return lane
 
@@ -231,7 +231,10 @@ class PolicyActor:
             seed=self._config.run.seed,
             step=step,
         )
-        behaviour, stale = staleness(batch, log.batches.versions, lane.trained)
+        indices = {opened.version: opened.version_index for opened in log.batches.opened.values()}
+        opened = log.batches.opened[step]
+        # An update may leave the weights as they were: then one version has two indices, and this step's own counts.
+        behaviour, stale = staleness(batch, {**indices, opened.version: opened.version_index}, lane.trained)
         payload = pack(self._blobs, to_bytes(result.state))
         self._working = Working(working.network, payload.digest, result.state)
         log.retention.sweep(self._blobs)

@@ -104,7 +104,7 @@ class Critic:
                 state.values[event.step] = event
             case CriticUpdated():
                 state.state = event.state
-                state.previous = state.batches.purposes[event.step]
+                state.previous = state.batches.purpose(event.step)
                 state.trained += 1
                 state.next_step = event.step + 1
                 state.retention.add([event.state], snapshot=event.snapshot)
@@ -145,7 +145,8 @@ class Critic:
     # --- decisions ------------------------------------------------------------------------------------------------------
 
     def _skip_evaluations(self, state: CriticState) -> None:
-        while state.batches.purposes.get(state.next_step) == "evaluate":
+        opened = state.batches.opened
+        while state.next_step in opened and opened[state.next_step].purpose == "evaluate":
             state.next_step += 1
 
     def _next(self, state: CriticState, event: BatchSealed | EffectFinished) -> Decision:
@@ -184,7 +185,7 @@ class Critic:
         return working, working.batch
 
     def _base(self, working: Working, step: int) -> TrainerState:
-        purpose = self._state.batches.purposes[step]
+        purpose = self._state.batches.purpose(step)
         drops = critic_drops_moments(self._state.previous, purpose)
         return working.state.without_moments() if drops else working.state
 

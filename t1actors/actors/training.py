@@ -28,9 +28,7 @@ KEPT_LATEST = 2
 class BatchLog:
     """What is known of the steps whose batch is still needed."""
 
-    purposes: dict[int, Purpose] = field(default_factory=dict[int, Purpose])
-    versions: dict[str, int] = field(default_factory=dict[str, int])
-    """Behaviour version -> its index, of every version that a step sampled from."""
+    opened: dict[int, StepOpened] = field(default_factory=dict[int, StepOpened])
     trajectories: dict[int, dict[str, TrajectoryAssembled]] = field(
         default_factory=dict[int, dict[str, TrajectoryAssembled]]
     )
@@ -39,8 +37,7 @@ class BatchLog:
     def fold(self, event: StepOpened | TrajectoryAssembled | BatchSealed) -> None:
         match event:
             case StepOpened():
-                self.purposes[event.step] = event.purpose
-                self.versions[event.version] = event.version_index
+                self.opened[event.step] = event
                 if event.purpose != "evaluate":
                     self.trajectories[event.step] = {}
             case TrajectoryAssembled():
@@ -49,6 +46,9 @@ class BatchLog:
             case BatchSealed():
                 if event.step in self.trajectories:
                     self.sealed[event.step] = event
+
+    def purpose(self, step: int) -> Purpose:
+        return self.opened[step].purpose
 
     def forget(self, step: int) -> None:
         """The step is trained: its batch is not needed any more."""

@@ -75,7 +75,7 @@ def test_one_changed_token_changes_the_batch_and_the_weights(tiny_run: TinyRun) 
 def test_a_replay_in_another_process_says_bit_exact_and_exits_with_zero(tiny_run: TinyRun) -> None:
     step = tiny_run.of(ActorUpdated)[2].step
     done = subprocess.run(
-        [sys.executable, "-m", "t1actors.cli.main", "replay", str(tiny_run.run_dir), "--step", str(step)],
+        [sys.executable, "-m", "t1actors", "replay", str(tiny_run.run_dir), "--step", str(step)],
         capture_output=True,
         text=True,
         check=False,
