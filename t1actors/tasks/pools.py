@@ -1,8 +1,7 @@
 """Which tasks a run draws from, and in which order. Pure: nothing here reads a task.
 
-Guarantees: the train, held-out and warm-up pools of one configuration share no task; levels are stratified (any run of
-as many names as there are levels has each level once, before shuffling); drawing is a seeded permutation, fresh every
-epoch.
+Guarantees: the train, held-out and warm-up pools of one configuration share no task; drawing is a seeded permutation,
+fresh every epoch; levels are stratified, in the pools and in what is drawn from them, so that batches are alike in level.
 """
 
 from __future__ import annotations
@@ -59,9 +58,23 @@ def draw(names: Sequence[str], seed: int, start: int, count: int) -> list[str]:
     drawn: list[str] = []
     while len(drawn) < count:
         epoch, place = divmod(start + len(drawn), len(names))
-        order = Draws(f"epoch-{seed}-{epoch}").shuffled(names)
+        order = _stratified(names, Draws(f"epoch-{seed}-{epoch}"))
         drawn += order[place : place + count - len(drawn)]
     return drawn
+
+
+def _stratified(names: Sequence[str], draws: Draws) -> list[str]:
+    """``names`` in drawn order, every level spread evenly over the whole."""
+    by_level: dict[int, list[str]] = {}
+    for name in names:
+        parsed = parse_name(name)
+        by_level.setdefault(parsed[1] if parsed is not None else 0, []).append(name)
+    placed = [
+        ((place + 0.5) / len(group), level, name)
+        for level, group in sorted(by_level.items())
+        for place, name in enumerate(draws.shuffled(group))
+    ]
+    return [name for _, _, name in sorted(placed)]
 
 
 def turn_limit(task: Task | str, rollout: RolloutConfig) -> int:

@@ -49,6 +49,13 @@ def test_drawing_is_one_endless_sequence_of_permutations(size: int, seed: int, s
     assert sorted(epoch) == sorted(names)
 
 
+@given(seed=st.integers(0, 10**6), start=st.integers(0, 5000), batches=st.integers(1, 30))
+def test_every_stretch_that_is_drawn_has_its_fair_share_of_each_level(seed: int, start: int, batches: int):
+    drawn = draw(pool_names(TasksConfig(train_count=300), "train"), seed, start, 3 * batches)
+    shares = [sum(name.startswith(f"l{level}-") for name in drawn) for level in (1, 2, 3)]
+    assert all(abs(share - batches) <= 1 for share in shares)
+
+
 def test_epochs_and_seeds_have_orders_of_their_own():
     names = [f"n{i}" for i in range(50)]
     assert draw(names, 1, 0, 50) != draw(names, 1, 50, 50)
