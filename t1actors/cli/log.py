@@ -22,7 +22,7 @@ from t1actors.log.merged import Entry, merged
 from t1actors.observe.attribution import Attribution
 from t1actors.observe.follow import open_run
 from t1actors.observe.invariants import Finding, Invariants
-from t1actors.observe.quantities import size
+from t1actors.observe.quantities import one_line, size
 from t1actors.observe.references import References
 
 RunDirectory = Annotated[Path, Parameter(help="A run's directory, such as runs/latest.")]
@@ -129,9 +129,10 @@ def _short(value: Any) -> str:
         shown = ", ".join(_short(v) for v in listed[:SHOWN_ITEMS])
         return f"[{shown}]" if len(listed) <= SHOWN_ITEMS else f"[{shown}, ... {len(listed)}]"
     if isinstance(value, str):
-        text = json.dumps(value, ensure_ascii=False) if not value or not value.isascii() or " " in value else value
-        text = text.replace("\n", "\\n")
-        return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}... {len(value)} chars"
+        text = one_line(value)
+        if len(text) > SHOWN_CHARS:
+            text = f"{text[:SHOWN_CHARS]}... {len(value)} chars"
+        return f"'{text}'" if not text or " " in text else text
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

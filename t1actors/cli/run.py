@@ -167,7 +167,7 @@ def _last_lines(run_dir: Path, result: RunResult, found: Figures) -> list[str]:
         lines.append(f"model    {run_dir / 'model'} (a Hugging Face folder)")
     lines.append(f"log      {run_dir / 'log'}")
     if found.by_step:
-        trained = [s.step for s in found.by_step if s.purpose == "train"]
+        trained = [s.step for s in found.by_step if s.staleness is not None]
         step = trained[-1] if trained else found.by_step[-1].step
         lines.append(f"next     {t1} replay {run_dir} --step {step}   re-execute a step and compare every digest")
         lines.append(f"         {t1} log cat {run_dir} --trial s{step}.t0   what one trial did")

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from t1actors.observe.happenings import Happening
 from t1actors.observe.progress import silence
+from t1actors.observe.quantities import one_line
 from t1actors.observe.screen import Tone, screen
 from t1actors.observe.view import RunView
 
@@ -91,7 +92,7 @@ class LineDisplay:
                 {"at": at.isoformat(), "kind": happening.kind, "text": happening.text, **happening.fields}
             )
         else:
-            line = f"{at:%H:%M:%S} {happening.text}"
+            line = f"{at:%H:%M:%S} {one_line(happening.text)}"
         print(line, file=self._out, flush=True)
 
 

@@ -104,7 +104,7 @@ def _of_actor(view: RunView, event: ActorStarted | ActorReady | ActorStopped) ->
             )
             return Happening("actor_ready", text, {"actor": event.actor, "seconds": event.seconds})
         case ActorStopped():
-            text = f"{event.actor} stopped: {event.reason} (exit {event.exit_code})"
+            text = f"{event.actor} stopped" + (f": {event.reason}" if event.exit_code else "")
             return Happening("actor_stopped", text, {"actor": event.actor, "exit_code": event.exit_code})
 
 

@@ -1,6 +1,11 @@
-"""How quantities are written for people: the same words in the display, the report and the tools."""
+"""How quantities, and text from outside, are written for people: the same in the display, the report and the tools."""
 
 from __future__ import annotations
+
+
+def one_line(text: str) -> str:
+    """``text`` on one line, with everything that a terminal would obey written out: output of agents ends up here."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def duration(seconds: float) -> str:

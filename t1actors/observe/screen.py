@@ -12,7 +12,7 @@ from typing import Literal
 
 from t1actors.events import ActorUpdated
 from t1actors.observe.progress import silence, time_left
-from t1actors.observe.quantities import duration, duration_range, figure, percent
+from t1actors.observe.quantities import duration, duration_range, figure, one_line, percent
 from t1actors.observe.view import ActorView, RunView, StepView
 
 Tone = Literal["plain", "dim", "good", "bad", "title"]
@@ -56,7 +56,7 @@ def screen(view: RunView, now_ns: int, width: int) -> list[Line]:
 
 def _row(label: str, parts: Sequence[str], width: int, tone: Tone = "plain") -> Line:
     text = label.ljust(LABEL)
-    for n, part in enumerate(p for p in parts if p):
+    for n, part in enumerate(one_line(p) for p in parts if p):
         longer = text + (part if n == 0 else f" · {part}")
         if len(longer) > width:
             if n == 0:

@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from t1actors.events import EffectIntended, ProgressReported
+from t1actors.events import EffectIntended, ProgressReported, TrialFailed
 from t1actors.log.memory import MemoryLog
 from t1actors.observe.display import LineDisplay, LiveDisplay, open_display
 from t1actors.observe.fold import fold_frame
@@ -146,3 +146,14 @@ def test_quantities_keep_their_meaning_in_few_letters():
     assert (figure(None), figure(0.0), figure(1.25e-7), figure(0.4123)) == ("-", "0.000", "1.2e-07", "0.412")
     assert percent(0.375) == "37.5 %"
     assert sparkline([1.0, 2.0, 3.0], 2) == "▁█"
+
+
+def test_text_from_outside_cannot_move_the_cursor_or_break_the_line():
+    log, recorder = recorded(start)
+    open_step(recorder, 0, "train")
+    recorder.emit("pool", TrialFailed(trial="s0.t0", cause="task", detail="\x1b[2J\ngone \x9b ü"))
+    out = io.StringIO()
+    display = open_display("plain", out)
+    for view, happened in states(log):
+        display.show(happened, view, recorder.now_ns)
+    assert "(\\x1b[2J\\ngone \\x9b ü)" in out.getvalue().splitlines()[-1]
