@@ -18,7 +18,6 @@ from t1actors.runtime.clock import Clock
 from t1actors.runtime.ledger import Batch, Ledger
 from t1actors.runtime.wake import Wake
 
-
 COMMIT_INTERVAL_S = 0.005
 """Commits begin at least this far apart. An actor that is quiet commits at once; a busy one gathers: a flush costs
 as much CPU (half a millisecond, with its two thread hand-overs) for one event as for a hundred."""

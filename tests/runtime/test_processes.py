@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -84,13 +85,19 @@ def supervised(run_plan, beside=None):
     return anyio.run(main, backend="trio")
 
 
-def killing(run_dir, kills, seed):
-    """Kills running actors at random, ``kills`` times."""
+def killing(run_dir, kills, total, seed):
+    """Kills one of the running actors, chosen at random, each time the run has come a bit further."""
 
     async def kill():
         chance = random.Random(seed)
-        for _ in range(kills):
-            await anyio.sleep(chance.uniform(0.05, 0.4))
+        reader = FileLog(run_dir / "log").open_reader("triple")
+
+        def come_to(goal):
+            reader.read()
+            return reader.next_sequence >= goal
+
+        for n in range(kills):
+            await until(partial(come_to, n * total // kills))
             running = {event.actor: event.pid for event in events(run_dir, "supervisor", ActorStarted)}
             if running:
                 with suppress(ProcessLookupError):
@@ -101,7 +108,7 @@ def killing(run_dir, kills, seed):
 
 def test_a_chain_of_processes_gives_exact_results_through_kill_9(tmp_path):
     total = 450
-    result = supervised(plan(tmp_path, total=total), killing(tmp_path, 12, seed=1))
+    result = supervised(plan(tmp_path, total=total), killing(tmp_path, 12, total, seed=1))
     assert result.reason == "finished"
     assert result.restarts >= 3
     assert_exact(tmp_path, total)
@@ -115,7 +122,7 @@ def test_a_chain_of_processes_gives_exact_results_through_kill_9(tmp_path):
 @pytest.mark.slow
 def test_a_chain_of_processes_gives_exact_results_through_a_hundred_kill_9(tmp_path):
     total = 6000
-    result = supervised(plan(tmp_path, total=total), killing(tmp_path, 100, seed=2))
+    result = supervised(plan(tmp_path, total=total), killing(tmp_path, 100, total, seed=2))
     assert result.reason == "finished"
     assert_exact(tmp_path, total)
 
@@ -138,10 +145,10 @@ def test_the_supervisors_journal_tells_the_run(tmp_path):
 
 def test_ctrl_c_is_a_clean_stop_and_the_run_can_be_resumed(tmp_path):
     async def interrupt():
-        await until(lambda: len(numbers(tmp_path, "triple")) > 5)
+        await until(lambda: len(events(tmp_path, "supervisor", ActorReady)) == 3 and numbers(tmp_path, "triple"))
         os.kill(os.getpid(), signal.SIGINT)
 
-    total = 300
+    total = 1500
     result = supervised(plan(tmp_path, total=total), interrupt)
     assert result.reason == "interrupted"
     assert [event.exit_code for event in events(tmp_path, "supervisor", ActorStopped)] == [0, 0, 0]
@@ -184,7 +191,7 @@ def test_cancelling_the_caller_is_a_clean_stop(tmp_path):
     async def main():
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(supervise, plan(tmp_path, total=100_000))
-            await until(lambda: len(numbers(tmp_path, "triple")) > 2)
+            await until(lambda: len(events(tmp_path, "supervisor", ActorReady)) == 3)
             tasks.cancel_scope.cancel()
 
     anyio.run(main, backend="trio")
@@ -223,6 +230,7 @@ def test_the_whole_group_of_a_dead_actor_is_gone_before_its_successor_starts(tmp
     async def kill():
         helper = tmp_path / "helper.1"
         await until(lambda: helper.exists() and helper.read_text())
+        await until(lambda: events(tmp_path, "supervisor", ActorStarted))
         os.kill(events(tmp_path, "supervisor", ActorStarted)[0].pid, signal.SIGKILL)
         await until(lambda: len(events(tmp_path, "supervisor", ActorStarted)) == 2)
         seen.append(alive(int(helper.read_text())))
