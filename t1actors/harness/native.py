@@ -67,9 +67,9 @@ class NativeHarness:
         return (self._special.end,)
 
     def opening(self, instruction: str) -> tuple[int, ...]:
-        """The first call's context."""
+        """The first call's context. White space around the instruction is not shown."""
         s = self._special
-        return (s.user, *self._tokenizer.encode(instruction), s.end, s.assistant)
+        return (s.user, *self._tokenizer.encode(instruction.strip()), s.end, s.assistant)
 
     def observation(self, text: str) -> tuple[int, ...]:
         """The context of a call that follows a command."""

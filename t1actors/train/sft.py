@@ -91,7 +91,7 @@ def train(
             pool = _batches(examples, config.sequences, draw)
         batch = pool.pop()
         copies = int(config.sequences * config.copy_share) if step < config.copy_steps else 0
-        exercises = [_copy_exercise(marks, draw) for _ in range(copies)]
+        exercises = [copy_exercise(marks, draw) for _ in range(copies)]
         for group in optimizer.param_groups:
             group["lr"] = config.learning_rate * _rate(step, config)
         kept = draw.sample(batch, len(batch) - copies)
@@ -119,7 +119,7 @@ def _batches(examples: Sequence[Example], size: int, draw: random.Random) -> lis
     return batches
 
 
-def _copy_exercise(marks: CopyMarks, draw: random.Random) -> Example:
+def copy_exercise(marks: CopyMarks, draw: random.Random) -> Example:
     """Repeat the message; half of the time only from an anchor on, whose first id is given."""
     words = [draw.randrange(marks.first_ordinary, marks.vocabulary) for _ in range(draw.randint(6, 28))]
     anchor = draw.randint(0, len(words) // 2) if draw.random() < 0.5 else 0
