@@ -113,7 +113,7 @@ class PolicyActor:
             case ActorInitialised():
                 state.initial = Lane(event.state, event.version)
                 state.weights[event.version] = event.weights
-                state.retention.add([event.state, event.weights], snapshot=True)
+                state.retention.add(event.state, event.weights, snapshot=True)
             case ValuesEstimated():
                 if actor_lane(state.batches.purpose(event.step)) is None:
                     state.batches.forget(event.step)
@@ -165,7 +165,7 @@ class PolicyActor:
         lane = self._lane(state, event.step)
         state.lanes[purpose] = Lane(event.state, event.weights_after, lane.trained + 1)
         state.weights[event.weights_after] = event.weights
-        state.retention.add([event.state, event.weights], snapshot=event.snapshot)
+        state.retention.add(event.state, event.weights, snapshot=event.snapshot)
         state.values.pop(event.step, None)
         state.batches.forget(event.step)
 

@@ -99,7 +99,7 @@ class Critic:
             case CriticInitialised():
                 state.initialised = True
                 state.state = event.state
-                state.retention.add([event.state], snapshot=True)
+                state.retention.add(event.state, snapshot=True)
             case ValuesEstimated():
                 state.values[event.step] = event
             case CriticUpdated():
@@ -107,7 +107,7 @@ class Critic:
                 state.previous = state.batches.purpose(event.step)
                 state.trained += 1
                 state.next_step = event.step + 1
-                state.retention.add([event.state], snapshot=event.snapshot)
+                state.retention.add(event.state, snapshot=event.snapshot)
                 state.batches.forget(event.step)
                 state.values.pop(event.step, None)
                 self._skip_evaluations(state)

@@ -8,7 +8,6 @@ training steps stays, and the two latest besides.
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -70,27 +69,50 @@ def build_batch(log: BatchLog, step: int, geometry: Geometry, blobs: Blobs) -> B
     return batch
 
 
+@dataclass(frozen=True)
+class Written:
+    """The blobs of one step: the trainer's state, and the weights that it published."""
+
+    state: Payload
+    weights: Payload | None
+    snapshot: bool
+
+    def payloads(self) -> list[Payload]:
+        return [self.state] if self.weights is None else [self.state, self.weights]
+
+
 @dataclass
 class Retention:
-    """Blobs that one part of the trainer wrote, oldest first, and which of them may be deleted."""
+    """Blobs that one part of the trainer wrote, oldest first, and which of them may be deleted.
 
-    written: list[tuple[Sequence[Payload], bool]] = field(default_factory=list[tuple[Sequence[Payload], bool]])
-    """(the blobs of one step, whether they belong to a snapshot)."""
+    Of the step before a snapshot the weights stay too: at staleness 1 they sampled the batch of the step after it, and
+    without them its replay would have to begin at the snapshot before, and so on to the run's start.
+    """
 
-    def add(self, payloads: Sequence[Payload], *, snapshot: bool) -> None:
-        self.written.append((payloads, snapshot))
+    written: list[Written] = field(default_factory=list[Written])
+
+    def add(self, state: Payload, weights: Payload | None = None, *, snapshot: bool) -> None:
+        self.written.append(Written(state, weights, snapshot))
 
     def sweep(self, blobs: Blobs) -> None:
-        """Delete what is neither a snapshot's nor among the latest. Idempotent, also across a restart."""
-        kept = {p.digest for payloads, snapshot in self.written if snapshot for p in payloads}
-        kept |= {p.digest for payloads, _ in self.written[-KEPT_LATEST:] for p in payloads}
-        for payloads, snapshot in self.written[:-KEPT_LATEST]:
-            if snapshot:
-                continue
-            for payload in payloads:
+        """Delete what is neither a snapshot's, nor its replay's, nor the latest's. Idempotent, also across a restart."""
+        kept: set[str] = set()
+        remaining: list[Written] = []
+        for n, written in enumerate(self.written):
+            following = self.written[n + 1] if n + 1 < len(self.written) else None
+            keeps: list[Payload] = []
+            if written.snapshot or n >= len(self.written) - KEPT_LATEST:
+                keeps = written.payloads()
+            elif following is not None and following.snapshot and written.weights is not None:
+                keeps = [written.weights]
+            if keeps:
+                remaining.append(written)
+                kept |= {payload.digest for payload in keeps}
+        for written in self.written:
+            for payload in written.payloads():
                 if payload.digest not in kept and payload.inline is None and blobs.has(payload.digest):
                     blobs.delete(payload.digest)
-        self.written = [w for n, w in enumerate(self.written) if w[1] or n >= len(self.written) - KEPT_LATEST]
+        self.written = remaining
 
 
 def snapshot_due(trained_before: int, every: int) -> bool:

@@ -123,14 +123,14 @@ class Trunk:
             hidden_NH = hidden_NH + self._attend(
                 layer.self_attn, index, layer.input_layernorm(hidden_NH), cos_ND, sin_ND, attention
             )
-            narrowed = rows_R is not None and index == len(self._layers) - 1
-            if narrowed:
-                hidden_NH = hidden_NH.index_select(0, rows_R)
+            narrowed_R = rows_R if index == len(self._layers) - 1 else None
+            if narrowed_R is not None:
+                hidden_NH = hidden_NH.index_select(0, narrowed_R)
             normed_NH = layer.post_attention_layernorm(hidden_NH)
             if isinstance(layer.mlp, Qwen3MoeSparseMoeBlock):
                 recorded_NK = None if routing_NLK is None else routing_NLK[:, len(chosen)]
-                if narrowed and recorded_NK is not None:
-                    recorded_NK = recorded_NK.index_select(0, rows_R)
+                if narrowed_R is not None and recorded_NK is not None:
+                    recorded_NK = recorded_NK.index_select(0, narrowed_R)
                 weights_NK, experts_NK = route(layer.mlp.gate, normed_NH, recorded_NK, normalise=self._normalise)
                 chosen.append(experts_NK)
                 hidden_NH = hidden_NH + layer.mlp.experts(normed_NH, experts_NK, weights_NK)

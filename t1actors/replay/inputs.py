@@ -71,6 +71,11 @@ class StepInputs:
     critic: CriticUpdated | None = None
     actor: ActorUpdated | None = None
 
+    @property
+    def results(self) -> tuple[ValuesEstimated | CriticUpdated | ActorUpdated, ...]:
+        """What training recorded of the step."""
+        return tuple(event for event in (self.values, self.critic, self.actor) if event is not None)
+
 
 @dataclass
 class RunInputs:

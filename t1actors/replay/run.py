@@ -58,16 +58,17 @@ class Replayer:
             return ReplayReport(number, purpose, impossible=str(error))
 
     def all(self) -> Iterator[ReplayReport]:
-        """Every step with a batch, in order; each begins from what the one before computed."""
-        for number in sorted(self.inputs.steps):
-            if self.inputs.steps[number].sealed is not None:
+        """Every evaluated or trained step, in order; each begins from what the one before computed. A step that the
+        run's end cut off before anything of it was trained is left out."""
+        for number, step in sorted(self.inputs.steps.items()):
+            if step.sealed is not None and (step.opened.purpose == "evaluate" or step.results):
                 yield self.step(number)
 
     def _training(self, number: int, edit: Edit | None, train: TrainConfig | None) -> ReplayReport:
         recorded = self.inputs.step(number)
         purpose = recorded.opened.purpose
         self.inputs.sealed(number)
-        if recorded.values is None and recorded.critic is None and recorded.actor is None:
+        if not recorded.results:
             raise ReplayImpossible(f"step {number} was not trained: the run ended before ValuesEstimated")
         plan = self._chain.plan(number)
         steps = tuple(planned.step for planned in plan)

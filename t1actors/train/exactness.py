@@ -1,32 +1,56 @@
 """The torch settings under which a step's bits are promised: deterministic algorithms, one thread.
 
-They are process-wide in torch, so a step sets them for its own duration and puts back what it found; two steps must not run
-at once in one process.
+Deterministic algorithms are a setting of the process, the number of threads one of the calling thread. A step holds both
+for its own duration; several steps may do so at once in one process (the critic's and the actor's overlap in an embedded
+run), and the last to end puts back what the first found.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.utils.deterministic
+
+
+class _Deterministic:
+    """Counts the blocks that need deterministic algorithms; torch has this setting once a process, so this is too."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._found = (False, False)
+
+    def enter(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._found = (
+                    torch.are_deterministic_algorithms_enabled(),
+                    torch.is_deterministic_algorithms_warn_only_enabled(),
+                )
+                torch.use_deterministic_algorithms(True)
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                enabled, warn_only = self._found
+                torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+
+
+_deterministic = _Deterministic()
 
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """Deterministic algorithms and one thread inside the block."""
+    """Deterministic algorithms, and one thread for what this thread computes, inside the block."""
     threads = torch.get_num_threads()
-    enabled = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    filling = torch.utils.deterministic.fill_uninitialized_memory
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    # Filling every new tensor with NaN finds reads of uninitialised memory; it costs time and changes no correct result.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    _deterministic.enter()
     try:
         yield
     finally:
+        _deterministic.leave()
         torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
-        torch.utils.deterministic.fill_uninitialized_memory = filling

@@ -82,7 +82,7 @@ def write_run(log: Log, blobs: Blobs, *, sweep: bool = True, config: Config = CO
     initial_weights = working_weights(policy, initial.weights)
     critic_blobs, actor_blobs = Retention(), Retention()
     critic_first = pack(blobs, to_bytes(critic_now))
-    critic_blobs.add([critic_first], snapshot=True)
+    critic_blobs.add(critic_first, snapshot=True)
     journals.emit(
         "critic",
         CriticInitialised(
@@ -94,7 +94,7 @@ def write_run(log: Log, blobs: Blobs, *, sweep: bool = True, config: Config = CO
     first_version = weights_digest(initial_weights)
     weights: dict[str, Payload] = {first_version: pack(blobs, weights_to_bytes(initial_weights))}
     actor_first = pack(blobs, to_bytes(initial))
-    actor_blobs.add([actor_first, weights[first_version]], snapshot=True)
+    actor_blobs.add(actor_first, weights[first_version], snapshot=True)
     journals.emit(
         "actor",
         ActorInitialised(
@@ -139,7 +139,7 @@ def write_run(log: Log, blobs: Blobs, *, sweep: bool = True, config: Config = CO
         critic_now = result.state
         event = _critic_event(blobs, step, result, snapshot_due(critic_updates, config.train.snapshot_every))
         journals.emit("critic", event)
-        critic_blobs.add([event.state], snapshot=event.snapshot)
+        critic_blobs.add(event.state, snapshot=event.snapshot)
         critic_updates += 1
         if actor_lane(purpose) is not None:
             own, state = lane[-1]
@@ -152,7 +152,7 @@ def write_run(log: Log, blobs: Blobs, *, sweep: bool = True, config: Config = CO
                 blobs, step, trained, snapshot_due(len(lane) - 1, config.train.snapshot_every), behaviour, stale
             )
             journals.emit("actor", updated)
-            actor_blobs.add([updated.state, updated.weights], snapshot=updated.snapshot)
+            actor_blobs.add(updated.state, updated.weights, snapshot=updated.snapshot)
             weights[updated.weights_after] = updated.weights
             lane.append((updated.weights_after, trained.state))
         previous = purpose

@@ -121,8 +121,15 @@ def test_with_every_state_there_a_step_rests_on_itself_alone(kept):
 
 def test_without_a_state_it_is_computed_forward_from_the_last_snapshot(swept):
     report = replay(swept, 6)
-    assert report.recomputed == (3, 4, 5, 6)
+    assert report.recomputed == (5, 6)
     assert report.bit_exact
+
+
+def test_no_step_reaches_back_much_further_than_one_snapshot_interval(swept):
+    every = read_inputs(FileLog(swept / "log")).config.train.snapshot_every
+    for number in TRAINED:
+        # the actor's ground lies at most one interval back, and the values of its first step another
+        assert len(replay(swept, number).recomputed) <= 2 * every - 1
 
 
 def delete_results(run_dir: Path, *, states_from: int) -> None:
@@ -330,7 +337,7 @@ def test_the_first_tensor_of_weights_and_optimizer_that_differs_is_named(kept, p
 
 
 def test_a_step_whose_ground_differs_is_reported_at_the_earlier_step(swept):
-    report = replayer(swept, altered(ActorUpdated, 4, gradient_digest="00" * 32)).step(6)
+    report = replayer(swept, altered(ActorUpdated, 4, gradient_digest="00" * 32)).step(TARGET)
     assert report.exit_status == 1
     assert report.first.step == 4
     assert report.first.level == "actor gradients"
@@ -377,7 +384,7 @@ def test_a_changed_byte_in_a_trajectory_is_found_and_named_by_trial_and_path(kep
 def test_a_missing_trajectory_is_named_also_when_it_belongs_to_a_step_that_must_be_recomputed(swept, tmp_path):
     run_dir = copy_of(swept, tmp_path)
     FileBlobs(run_dir / "blobs").delete(record_payload(run_dir, "s4.t0").digest)
-    report = replay(run_dir, 6)
+    report = replay(run_dir, TARGET)
     assert report.exit_status == 2
     assert "step 4, trial s4.t0" in report.impossible
     assert "missing" in report.impossible
@@ -417,6 +424,21 @@ def test_a_step_that_is_not_there_or_was_not_trained_says_so(kept, tmp_path):
     assert "BatchSealed" in last.step(7).impossible
     assert last.step(7).exit_status == 2
     assert len(list(last.all())) == 7
+
+
+def test_a_batch_that_was_sealed_and_never_trained_is_no_step_to_replay(kept):
+    trained = (ValuesEstimated, CriticUpdated, ActorUpdated)
+    cut = [e for e in events_of(kept) if not (isinstance(e, trained) and e.step == 7)]
+    run = Replayer(fold_inputs(cut), FileBlobs(kept / "blobs"))
+    assert "before ValuesEstimated" in run.step(7).impossible
+    assert [r.step for r in run.all()] == list(range(7))
+
+
+def test_a_step_whose_actor_never_finished_is_compared_as_far_as_it_was_recorded(kept):
+    cut = [e for e in events_of(kept) if not (isinstance(e, ActorUpdated) and e.step == 7)]
+    report = Replayer(fold_inputs(cut), FileBlobs(kept / "blobs")).step(7)
+    assert report.bit_exact
+    assert {level.part for level in report.levels} == {"batch", "critic"}
 
 
 def test_a_log_without_a_run_is_refused():

@@ -16,7 +16,6 @@ from t1actors.train.digests import (
     tensor_digests,
     trial_digests,
 )
-from t1actors.train.exactness import exact
 from tests.train.tiny_batches import batch_of, tiny_policy
 
 
@@ -66,11 +65,3 @@ def test_detail_survives_its_bytes():
         second=b"s" * 16,
     )
     assert decode_detail(encode_detail(detail)) == detail
-
-
-def test_the_exact_settings_hold_inside_the_block_and_are_put_back_after_it():
-    before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())
-    with exact():
-        assert torch.get_num_threads() == 1
-        assert torch.are_deterministic_algorithms_enabled()
-    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
