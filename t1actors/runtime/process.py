@@ -83,7 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         anyio.run(_serve, arguments, status, backend="trio")
     except Exception as error:
-        first = leaves(error)[0]
+        errors = leaves(error)
+        first = next((one for one in errors if isinstance(one, UNRECOVERABLE)), errors[0])
         reason = f"{type(first).__name__}: {first}"
         _logger.error("failed: %s", reason, exc_info=first)
         status.tell(f"failed {reason}")
