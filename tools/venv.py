@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "t1-installed"
+GPU = Path("/dev/nvidiactl")
 CPU_BUILD_BYTES = 3 * 2**30
 """Room to download, unpack and keep everything with a CPU build of torch; a CUDA build needs four times it."""
 
@@ -82,7 +83,7 @@ def check_torch_and_room(pip: list[str]) -> None:
     """Says before the download how large it will be, and refuses when the disk cannot hold it."""
     version = torch_that_pip_would_take(pip)
     cuda = sys.platform == "linux" and platform.machine() == "x86_64" and version != "" and "+cpu" not in version
-    if cuda and not Path("/dev/nvidiactl").exists():
+    if cuda and not GPU.exists():
         print(
             f"setup: pip will take torch {version}, a CUDA build: several GB, and this machine shows no NVIDIA GPU.\n"
             "       A CPU build is a tenth of it: stop here (Ctrl-C), set PIP_EXTRA_INDEX_URL to PyTorch's own index\n"

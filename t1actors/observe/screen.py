@@ -27,7 +27,10 @@ DOING = {
     "seal": "sealing",
     "grade": "grading",
     "kill": "reclaiming",
-    "load": "loading",
+    "load": "loading weights",
+    "initial": "loading",
+    "assemble": "assembling",
+    "export": "exporting",
     "values": "estimating values",
     "critic": "training",
     "actor": "training",
@@ -150,7 +153,8 @@ def _actor(actor: ActorView, width: int) -> Line:
     elif actor.phase == "starting":
         parts.append("starting")
     else:
-        busy = [f"{DOING.get(verb, verb)} {count}" for verb, count in actor.busy.most_common(3) if count > 0]
+        doing = [(DOING.get(verb, verb), count) for verb, count in actor.busy.most_common(3) if count > 0]
+        busy = [f"{words} {count}" if count > 1 else words for words, count in doing]
         parts.append(", ".join(busy) or "idle")
         tone = "plain" if busy else "dim"
         parts += [
