@@ -87,10 +87,11 @@ def load_masters(network: Network, masters: Tensors) -> None:
 
 
 def architecture_of(config: object) -> str:
-    """The Hugging Face configuration as JSON, without the version of the library that wrote it."""
-    values = json.loads(cast(Qwen3MoeConfig, config).to_json_string())
-    values.pop("transformers_version", None)
-    values.pop("dtype", None)
+    """The Hugging Face configuration as JSON, every value written out (another version of the library may have other
+    defaults), without what says where it came from."""
+    values = json.loads(cast(Qwen3MoeConfig, config).to_json_string(use_diff=False))
+    for name in ("transformers_version", "dtype", "_name_or_path"):
+        values.pop(name, None)
     return json.dumps(values)
 
 
