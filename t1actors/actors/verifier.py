@@ -19,8 +19,11 @@ from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Perf
 from t1actors.sandbox.backend import NamespaceBackend
 from t1actors.sandbox.errors import SandboxUnavailable
 from t1actors.sandbox.interface import Limits
+from t1actors.tasks.task import TaskError
 from t1actors.verify.grade import grade
 from t1actors.verify.reward import reward
+from t1actors.verify.tools import find_tools
+from t1actors.verify.verdict import NO_ISOLATION, VerifyError
 
 GRADE_MARGIN_S = 60.0
 """Room for creating and reclaiming the grader's sandbox, and for waiting for a grading slot, beside the grading itself."""
@@ -76,7 +79,10 @@ class Verifier:
         sealed = self._state.sealed.get(effect.trial)
         if sealed is None:
             return []
-        task = self._tasks.read(sealed.task)
+        try:
+            task = self._tasks.read(sealed.task)
+        except TaskError as error:
+            return [_ungraded(sealed, str(error))]
         queued_s = anyio.current_time()
         async with self._slots:
             performing.phases["queue"] = anyio.current_time() - queued_s
@@ -96,6 +102,7 @@ class Verifier:
                     command_s=self._config.verify.deadline_s,
                 ),
             )
+        performing.phases.update(verdict.phases)
         return [
             Graded(
                 trial=effect.trial,
@@ -117,7 +124,27 @@ class Verifier:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         try:
+            find_tools()
             async with self._backend.running():
                 yield
-        except SandboxUnavailable as error:
+        except (SandboxUnavailable, VerifyError) as error:
             raise Unrecoverable(str(error)) from error
+
+
+def _ungraded(sealed: SandboxSealed, detail: str) -> Graded:
+    """The task itself is not there (any more): nobody's reward."""
+    return Graded(
+        trial=sealed.trial,
+        task=sealed.task,
+        outcome="infra",
+        assertions=(),
+        passed=0,
+        expected=0,
+        reward=None,
+        layer_digest=sealed.layer.digest,
+        tests_digest="",
+        tools_digest="",
+        isolation=NO_ISOLATION,
+        seconds=0.0,
+        detail=detail,
+    )
