@@ -57,4 +57,6 @@ def save_policy(policy: Policy, folder: Path, tokenizer: Tokenizer) -> None:
     """Write a Hugging Face folder: configuration, safetensors, tokenizer."""
     with _without_progress_bars():
         policy.hf.save_pretrained(folder)
+    for path in folder.glob("*.safetensors"):
+        path.chmod(0o644)  # the safetensors library writes them for the owner alone
     tokenizer.save(folder)

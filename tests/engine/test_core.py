@@ -1,6 +1,9 @@
 """The engine's scheduling, without concurrency."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,6 +41,15 @@ def drive(streams, *, arrivals=None, max_live=4, prefill_ids=512, forget=(), pol
         if all(t == s.turns for t, s in zip(turns, streams, strict=True)):
             return core
     raise AssertionError("the engine does not make progress")
+
+
+def finish(core, request):
+    """The request's job, once it is answered."""
+    job = Job(request, 0.0)
+    core.submit(job)
+    while job.result is None:
+        core.step()
+    return job
 
 
 def streams(count=6, **changes):
@@ -117,10 +129,7 @@ def test_a_stream_stops_at_its_longest_length_without_a_stop_id():
     stream = Stream(name="long", seed=1, turns=1, max_new_tokens=500)
     request = stream.request(0)
     core = EngineCore(POLICY, max_live_sequences=1, max_ids=len(request.ids) + 3)
-    job = Job(request.__class__(**{**request.__dict__, "stop_ids": ()}), 0.0)
-    core.submit(job)
-    while job.result is None:
-        core.step()
+    job = finish(core, replace(request, stop_ids=()))
     assert len(job.result.sampled_ids) == 3
     assert job.result.finish == "length"
     assert len(job.result.routing_RLK) == len(request.ids) + 2
@@ -133,52 +142,65 @@ def test_an_abandoned_job_frees_its_slot_and_leaves_a_usable_cache():
     core.submit(abandoned)
     core.step()
     abandoned.abandoned = True
-    again = Job(second.request(0), 0.0)
-    core.submit(again)
-    while again.result is None:
-        core.step()
+    again = finish(core, second.request(0))
     assert abandoned.result is None
     assert again.result.sampled_ids == ALONE[1].results[0].sampled_ids
     assert not core.has_work
 
 
 def test_history_that_changed_is_computed_again_from_where_it_differs():
-    stream = ALONE[2]
-    core = drive([fresh := Stream(name="s2", seed=2, turns=1)])
-    edited = list(fresh.ids)
-    edited[len(edited) // 2] = (edited[len(edited) // 2] + 1) % 61
-    request = fresh.request(1)
-    altered = request.__class__(**{**request.__dict__, "ids": (*edited, *request.ids[len(edited) :]), "known_rows": 0})
-    warm, cold = Job(altered, 0.0), Job(altered, 0.0)
-    core.submit(warm)
-    other = EngineCore(POLICY, max_live_sequences=1, max_ids=200)
-    other.submit(cold)
-    while warm.result is None or cold.result is None:
-        core.step()
-        other.step()
+    stream = Stream(name="s2", seed=2, turns=1)
+    core = drive([stream])
+    middle = len(stream.ids) // 2
+    stream.ids[middle] = (stream.ids[middle] + 1) % 61
+    altered = replace(stream.request(1), known_rows=0)
+    warm = finish(core, altered)
+    cold = finish(EngineCore(POLICY, max_live_sequences=1, max_ids=200), altered)
     assert warm.result.sampled_ids == cold.result.sampled_ids
     assert warm.result.routing_RLK.tolist() == cold.result.routing_RLK.tolist()
-    assert stream.ids[: len(edited)] != edited
 
 
-def test_no_cache_survives_new_weights():
+@pytest.mark.parametrize("slot_taken_in_between", [False, True])
+def test_no_cache_survives_new_weights(slot_taken_in_between):
     other = small_policy(seed=5)
     stream = Stream(name="s3", seed=3, turns=2)
-    core = EngineCore(POLICY.copy(), max_live_sequences=2, max_ids=200)
-    first = Job(stream.request(0), 0.0)
-    core.submit(first)
-    while first.result is None:
-        core.step()
-    stream.accept(first.result)
+    core = EngineCore(POLICY.copy(), max_live_sequences=1, max_ids=200)
+    stream.accept(finish(core, stream.request(0)).result)
     core.load(other.digest(), other.weights())
     request = stream.request(1)
-    warm, cold = Job(request, 0.0), Job(request, 0.0)
-    core.submit(warm)
-    fresh = EngineCore(other, max_live_sequences=2, max_ids=200)
-    fresh.submit(cold)
-    while warm.result is None or cold.result is None:
-        core.step()
-        fresh.step()
+    if slot_taken_in_between:
+        core.submit(Job(Stream(name="s4", seed=4).request(0), 0.0))
+    warm = finish(core, request)
+    cold = finish(EngineCore(other, max_live_sequences=1, max_ids=200), request)
     assert warm.result.sampled_ids == cold.result.sampled_ids
     assert warm.result.routing_RLK.tolist() == cold.result.routing_RLK.tolist()
     assert warm.result.versions[0].version == other.digest()
+
+
+def rows_run(core, request, monkeypatch):
+    """How many rows the forward ran to answer ``request``."""
+    counts = []
+    forward = core.policy.forward
+
+    def counting(ids_N, *rest):
+        counts.append(len(ids_N))
+        return forward(ids_N, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(core.policy, "forward", counting)
+        job = finish(core, request)
+    return sum(counts), job
+
+
+def test_the_next_turn_runs_new_tokens_only_and_the_longest_idle_cache_goes_first(monkeypatch):
+    core = EngineCore(POLICY.copy(), max_live_sequences=2, max_ids=200)
+    a, b, c = streams(3)
+    for stream in (a, b, c):  # c takes the slot of a, which has been idle longest
+        rows, job = rows_run(core, stream.request(0), monkeypatch)
+        stream.accept(job.result)
+        assert rows == len(stream.ids) - 1
+    for stream, cached in ((b, True), (a, False)):
+        before = len(stream.ids)
+        rows, job = rows_run(core, stream.request(1), monkeypatch)
+        stream.accept(job.result)
+        assert rows == len(stream.ids) - 1 - (before - 1 if cached else 0)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tests.models.small import random_ids, small_policy
+from t1actors.models.routing import RoutingError
+from tests.models.small import random_ids, random_routing, small_policy
 
 
 def hugging_face(policy, ids_N):
@@ -98,3 +99,21 @@ def test_logprobs_are_those_of_the_logits():
         wanted = torch.log_softmax(policy.logits(hidden_NH) / 0.5, dim=-1)
     torch.testing.assert_close(logprobs, wanted.gather(-1, ids_N[:, None])[:, 0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(entropy, -(wanted.exp() * wanted).sum(-1), rtol=1e-4, atol=1e-4)
+
+
+def test_narrowing_to_wanted_rows_changes_neither_them_nor_the_gradients():
+    policy = small_policy()
+    ids_N, rows_R, lengths = random_ids(30), torch.tensor([3, 9, 17, 29]), [18, 12]
+    routing_NLK = random_routing(policy, 30)
+    weights_RH = torch.randn(4, policy.shape.hidden)
+
+    def gradients(hidden_RH):
+        return torch.autograd.grad((hidden_RH * weights_RH).sum(), list(policy.parameters().values()))
+
+    whole_RH = policy.forward_packed(ids_N, lengths, routing_NLK).hidden_NH[rows_R]
+    narrow_RH = policy.hidden_packed(ids_N, lengths, rows_R, routing_NLK)
+    torch.testing.assert_close(narrow_RH, whole_RH, rtol=1e-5, atol=1e-5)
+    for a, b in zip(gradients(narrow_RH), gradients(whole_RH), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    with pytest.raises(RoutingError):
+        policy.hidden_packed(ids_N, lengths, rows_R, routing_NLK[rows_R])
