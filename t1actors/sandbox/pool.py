@@ -9,7 +9,7 @@
         await pool.kill(spec.key)
 
 Guarantees: a slot is held exactly while its sandbox may exist, so a creation that failed or was cancelled gives it back
-and so does every ``kill``, even one that fails. Nothing is remembered but the slots: after a crash, ``reattach``.
+and so does a ``kill`` that succeeded. Nothing is remembered but the slots: after a crash, ``reattach``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,5 @@ class SandboxPool:
         await self._backend.renew(sandbox)
 
     async def kill(self, sandbox: str) -> None:
-        try:
-            await self._backend.kill(sandbox)
-        finally:
-            self._admission.release(sandbox)
+        await self._backend.kill(sandbox)
+        self._admission.release(sandbox)

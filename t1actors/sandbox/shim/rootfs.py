@@ -57,10 +57,15 @@ _WRITTEN_FILES = {
         "nogroup:x:65534:\n"
     ),
     "shells": "/bin/sh\n/bin/bash\n",
+    # `su` from root and nothing else: there are no passwords here.
+    "pam.d/other": (
+        "auth sufficient pam_rootok.so\nauth required pam_deny.so\n"
+        "account required pam_permit.so\npassword required pam_deny.so\nsession required pam_permit.so\n"
+    ),
 }
 _DIRECTORIES = (
-    "app", "boot", "dev", "etc", "etc/alternatives", "home", "logs", "logs/agent", "logs/verifier", "media", "mnt", "opt",
-    "proc", "run", "run/lock", "srv", "sys", "usr", "var", "var/cache", "var/lib", "var/log", "var/spool",
+    "app", "boot", "dev", "etc", "etc/alternatives", "etc/pam.d", "home", "logs", "logs/agent", "logs/verifier", "media",
+    "mnt", "opt", "proc", "run", "run/lock", "srv", "sys", "usr", "var", "var/cache", "var/lib", "var/log", "var/spool",
 )  # fmt: skip
 _DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}
 _OWN_BASE_MB = 16  # skeleton, control files and one command at a time

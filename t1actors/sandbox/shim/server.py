@@ -340,11 +340,14 @@ class Shim:
                 os.close(merged)
         except OSError:
             return None
-        with open(fd, "rb") as file:
+        try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode) or status.st_size > order.max_bytes:
                 return None
-            data = file.read(order.max_bytes + 1)
+            with open(fd, "rb", closefd=False) as file:
+                data = file.read(order.max_bytes + 1)
+        finally:
+            os.close(fd)
         return data if len(data) <= order.max_bytes else None
 
     def _seal(self, connection: _Connection, order: Seal) -> None:

@@ -295,7 +295,7 @@ class Shell:
         self._drain(command, now_s)
         limits = self._limits_hit(command)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        chunks = [(round(at_s, 4), decoder.decode(bytes(data))) for at_s, data in command.chunks]
+        chunks = [(at_s, decoder.decode(bytes(data))) for at_s, data in command.chunks]
         rest = decoder.decode(b"", final=True)
         if rest:
             chunks[-1] = (chunks[-1][0], chunks[-1][1] + rest)

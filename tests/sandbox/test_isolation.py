@@ -1,0 +1,328 @@
+"""What is inside cannot reach what is outside: canaries, privileges, network, limits."""
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+import t1actors
+from t1actors.sandbox.archive import archive_of_directory, archive_of_files
+from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.interface import Layer, Limits, RunRequest, SandboxSpec
+
+# Walks everything it can reach, in the tree and through /proc, and prints the paths whose name or content has the mark.
+WALK = r"""
+import os
+mark = b"canary-" + b"5b1f"
+here = os.stat("/")
+roots = [f"/proc/{p}/{d}" for p in os.listdir("/proc") if p.isdigit() for d in ("root", "cwd", "fd")]
+roots = ["/", "/dev/fd", *(r for r in roots if os.path.isdir(r) and not os.path.samestat(os.stat(r), here))]
+seen = 0
+for root in roots:
+    for path, directories, files in os.walk(os.fsencode(root)):
+        if path == b"/":
+            directories[:] = [d for d in directories if d not in (b"proc", b"usr")]
+        for name in directories + files:
+            if mark in name:
+                print("NAME", path, name)
+        for name in files:
+            full = os.path.join(path, name)
+            try:
+                if os.path.isfile(full) and os.path.getsize(full) < 1 << 20:
+                    seen += 1
+                    if mark in open(full, "rb").read():
+                        print("CONTENT", full)
+            except OSError:
+                pass
+for path in os.environ["PLACES"].split(":"):
+    if os.path.lexists(path):
+        print("PLACE", path)
+print("walked", seen > 10)
+"""
+
+
+def test_canaries_in_every_place_of_the_host_are_out_of_reach(live, tmp_path):
+    places = [tmp_path, Path("/tmp"), Path("/var/tmp"), Path("/opt"), Path("/dev/shm"), Path("/run")]
+    planted = []
+    for number, place in enumerate(places):
+        path = place / f"canary-5b1f-{os.getpid()}-{number}"
+        path.write_text("canary-5b1f")
+        path.chmod(0o644)
+        planted.append(path)
+    outside = [*map(str, planted), str(Path(t1actors.__file__).parent), str(Path.home() / ".bashrc"), str(tmp_path)]
+
+    async def body(backend):
+        other = Layer(archive=archive_of_files({"canary-5b1f": b"canary-5b1f"}), at="/app")
+        await backend.create(SandboxSpec(key="other trial", layers=(other,)))
+        await backend.run(
+            "other trial", RunRequest(key="1", command="cp canary-5b1f /dev/shm; sleep 99 &", limit_s=5.0)
+        )
+        walker = Layer(archive=archive_of_files({"walk.py": WALK.encode()}), at="/walk", read_only=True)
+        env = (("PLACES", ":".join(outside)),)
+        await backend.create(SandboxSpec(key="walker", layers=(walker,), env=env))
+        seen = await backend.run("walker", RunRequest(key="1", command="python3 -I -S /walk/walk.py", limit_s=60.0))
+        # The walk itself works: it finds a canary of its own trial.
+        own = "echo canary-5b1f >/app/own; python3 -I -S /walk/walk.py"
+        control = await backend.run("walker", RunRequest(key="2", command=own, limit_s=60.0))
+        return seen, control
+
+    try:
+        seen, control = live(body)
+    finally:
+        for path in planted:
+            path.unlink()
+    found = [line for line in seen.text.splitlines() if not line.startswith("walked")]
+    # The home directory of root exists in the sandbox too, but it is another, empty one.
+    assert [line for line in found if line != f"PLACE {Path.home()}/.bashrc"] == []
+    assert seen.text.endswith("walked True\n")
+    assert "CONTENT b'/app/own'" in control.text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "mount -t tmpfs none /mnt",
+        "mount --bind /app /mnt",
+        "mount -o remount,rw /usr",
+        "umount /proc",
+        "umount -l /usr",
+        "unshare -U true",
+        "unshare -m true",
+        "unshare -r true",
+        "chroot /nonexistent",
+        "touch /usr/x",
+        "touch /etc/alternatives/x",
+        "rm -rf /dev/.t1",
+        "touch /dev/x",
+        "mknod /app/disk b 254 0",
+        "echo 1 >/proc/sys/vm/drop_caches",
+        "echo x >/proc/sys/kernel/core_pattern",
+        "echo b >/proc/sysrq-trigger",
+        "echo 5 >/proc/sys/user/max_user_namespaces",
+        "hostname other",
+        "ip link add dummy0 type dummy",
+        "cat /proc/kcore",
+        "cat /proc/1/environ",
+        "cat /proc/1/maps",
+        "ls /proc/1/root/",
+        "ls -l /proc/1/fd/",
+        "nsenter -t 1 -m true",
+        "python3 -c 'import os; os.setgroups([0]); os.setresuid(70000, 70000, 70000)'",
+        "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'",
+        "python3 -c 'import socket; socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)'",
+        "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
+        "python3 -c 'import socket; socket.create_connection((\"1.1.1.1\", 80), 2)'",
+        'python3 -c \'import os; os.kill(1, 0); os.pidfd_open(1); open("/proc/1/mem", "rb")\'',
+    ],
+)
+def test_what_would_lead_out_is_refused(refusals, command):
+    result = refusals(command)
+    assert result.exit_code != 0, result.text
+    assert not result.timed_out
+    assert "command not found" not in result.text
+
+
+@pytest.fixture(scope="module")
+def refusals(host_makes_sandboxes, tmp_path_factory):
+    """One sandbox for all of them: a backend is opened for each command, which also shows that sandboxes outlive it."""
+    backend = NamespaceBackend(tmp_path_factory.mktemp("refusals") / "s", name="refusals")
+
+    async def run(command):
+        async with backend.running():
+            await backend.create(SandboxSpec(key="one"))
+            return await backend.run("one", RunRequest(key=command, command=command, limit_s=20.0))
+
+    async def kill():
+        async with backend.running():
+            await backend.kill("one")
+
+    yield lambda command: anyio.run(run, command, backend="trio")
+    anyio.run(kill, backend="trio")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "chown 33:33 /app && stat -c %u:%g /app | grep -x 33:33",
+        "su -s /bin/sh nobody -c 'id -u' | grep -x 65534",
+        "python3 -c 'import socket as s; a = (\"127.0.0.1\", 80); l = s.create_server(a); s.create_connection(a)'",
+        "mkfifo /tmp/p && ln -s x /tmp/l && mkdir -p /a/b && rm -rf /opt && echo x >/etc/hosts",
+        "script -qc 'echo tty' /dev/null | grep tty",
+        "echo x >/dev/stdout && echo x >/dev/null && head -c 3 /dev/urandom >/dev/shm/r && echo x | cat /dev/stdin",
+        "python3 -c 'import multiprocessing as m; print(m.get_context(\"fork\").Pool(2).map(abs, [-1]))'",
+        "kill -0 1 && kill -9 1; sleep 0.2; echo alive",
+        "cat /proc/cpuinfo /proc/meminfo >/dev/null && ps aux >/dev/null && df / >/dev/null",
+        "gcc --version >/dev/null 2>&1 || true; perl -e 'print 1'",
+    ],
+)
+def test_what_a_trial_needs_works(refusals, command):
+    result = refusals(command)
+    assert result.exit_code == 0, result.text
+
+
+def test_processes_inside_have_few_capabilities_no_new_privileges_and_a_filter(refusals):
+    result = refusals(
+        "cat /proc/self/status; ls /proc/self/fd | wc -w; cat /proc/self/uid_map; ls /proc | grep -c '^[0-9]'"
+    )
+    status = dict(line.split(":\t", 1) for line in result.text.splitlines() if ":\t" in line)
+    docker = {0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31}
+    for kind in ("CapPrm", "CapEff", "CapBnd"):
+        assert {bit for bit in range(64) if int(status[kind], 16) >> bit & 1} <= docker
+    assert (status["CapInh"].strip("0"), status["CapAmb"].strip("0")) == ("", "")
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    *_, descriptors, uid_map, processes = result.text.splitlines()
+    assert int(descriptors) == 4  # input, output, errors, and the directory that ls reads
+    assert int(uid_map.split()[1]) >= 0x10000000
+    assert int(processes) <= 10  # nothing of the host's process list
+
+
+def test_two_sandboxes_have_different_user_ids(live):
+    async def body(backend):
+        return [(await backend.create(SandboxSpec(key=key))).isolation for key in ("a", "b")]
+
+    one, other = live(body)
+    assert one.uid_map.split()[1] != other.uid_map.split()[1]
+    assert set(one.namespaces) == {"user", "mnt", "pid", "net", "ipc", "uts", "cgroup"}
+
+
+def test_every_namespace_is_really_another_one(refusals):
+    kinds = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
+    result = refusals("readlink " + " ".join(f"/proc/self/ns/{kind}" for kind in kinds))
+    inside = result.text.split()
+    assert len(inside) == len(kinds)
+    assert not set(inside) & {os.readlink(f"/proc/self/ns/{kind}") for kind in kinds}
+
+
+def test_no_descriptor_of_the_host_is_open_in_any_process_inside(live):
+    async def body(backend):
+        await backend.create(SandboxSpec(key="one"))
+        await backend.run("one", RunRequest(key="1", command="sleep 99 &", limit_s=5.0))
+        return [
+            (name, os.readlink(path))
+            for pid, name in live.processes()
+            if name not in ("t1-shim", "t1-forkserver")
+            for path in [f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd")]
+        ]
+
+    secret = os.open(sys.executable, os.O_RDONLY)
+    os.set_inheritable(secret, True)
+    try:
+        found = live(body)
+    finally:
+        os.close(secret)
+    assert {name for name, _ in found} >= {"t1-init", "bash", "sleep"}
+    allowed = ("pipe:", "socket:", "/dev/null", "/dev/.t1/", "/null", "anon_inode")
+    assert [link for _, link in found if not link.startswith(allowed)] == []
+
+
+@pytest.mark.parametrize("use_cgroups", [True, False])
+def test_memory_beyond_the_limit_kills_the_hog_and_the_trial_goes_on(live, use_cgroups):
+    hog = 'python3 -c "x = bytearray(900 << 20); import time; time.sleep(9)"'
+
+    async def body(backend):
+        created = await backend.create(SandboxSpec(key="one", limits=Limits(memory_mb=128)))
+        hogged = await backend.run("one", RunRequest(key="1", command=hog, limit_s=30.0))
+        after = await backend.run("one", RunRequest(key="2", command="echo after", limit_s=30.0))
+        return created, hogged, after
+
+    created, hogged, after = live(body, use_cgroups=use_cgroups)
+    assert hogged.limit_hit == "memory"
+    assert hogged.exit_code == 137
+    assert (after.text, after.limit_hit) == ("after\n", "")
+    kind = "cgroup" if use_cgroups else "watchdog"
+    assert any(limit.startswith(f"memory=128MB {kind}") for limit in created.isolation.limits)
+    assert bool(created.isolation.warnings) == (not use_cgroups)
+
+
+@pytest.mark.parametrize("use_cgroups", [True, False])
+def test_processes_are_limited_over_all_users_and_the_trial_goes_on(live, use_cgroups):
+    command = f"python3 -c '{BOMB}'"
+
+    async def body(backend):
+        await backend.create(SandboxSpec(key="one", limits=Limits(processes=40)))
+        bombed = await backend.run("one", RunRequest(key="1", command=command, limit_s=30.0))
+        after = await backend.run("one", RunRequest(key="2", command="echo after", limit_s=30.0))
+        return bombed, after
+
+    bombed, after = live(body, use_cgroups=use_cgroups)
+    as_root, as_other = map(int, bombed.text.split())
+    assert 30 <= as_root <= 39
+    assert as_other == 0
+    assert after.text == "after\n"
+
+
+BOMB = """
+import os, subprocess
+for user in (0, 1000):
+    count = 0
+    try:
+        while count < 100:
+            subprocess.Popen(["sleep", "50"], user=user, cwd="/")
+            count += 1
+    except OSError:
+        pass
+    print(count)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "limit"),
+    [
+        ("head -c 100M /dev/zero >/app/big", "disk"),
+        ("mkdir $(seq 3000)", "disk"),
+        ("sleep 9", "time"),
+        ("yes | head -c 100000", "output"),
+        ("for i in $(seq 30); do sleep 50 & done", "processes"),
+        ("echo fine", ""),
+    ],
+)
+def test_a_limit_that_bit_is_named(live, command, limit):
+    async def body(backend):
+        limits = Limits(disk_mb=8, processes=20, output_bytes=1000)
+        await backend.create(SandboxSpec(key="one", limits=limits))
+        return await backend.run("one", RunRequest(key="1", command=command, limit_s=3.0))
+
+    assert limit in live(body).limit_hit.split(",")
+
+
+def test_the_disk_limit_holds_for_every_place_that_can_be_written(one):
+    places = "/app /tmp /root /dev/shm /run /etc /var/tmp /home"
+    fill = f"for d in {places}; do head -c 200M /dev/zero >$d/x 2>/dev/null; done"
+    command = f"{fill}; du -c {places} 2>/dev/null | tail -1 | cut -f1"
+    (result,) = one([command], limits=Limits(disk_mb=16, memory_mb=128))
+    assert int(result.text.split()[-1]) << 10 <= (16 + 64 + 1) << 20
+
+
+def test_a_layer_cannot_redirect_what_is_mounted_on_the_root(live, tmp_path):
+    # The first layer turns /usr, /proc and /dev into links to a directory of the host; nothing may follow them.
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    target = tmp_path / "host"
+    target.mkdir()
+    (tree / "tests").symlink_to(target)
+    planted = Layer(archive=archive_of_directory(tree), at="/")
+    tests = Layer(archive=archive_of_files({"t": b"tests"}), at="/tests", read_only=True)
+
+    async def body(backend):
+        await backend.create(SandboxSpec(key="one", layers=(planted, tests)))
+        return await backend.run("one", RunRequest(key="1", command="cat /tests/t; stat -c %F /tests", limit_s=5.0))
+
+    assert live(body).text == "testsdirectory\n"
+    assert list(target.iterdir()) == []
+
+
+def test_setuid_programs_give_nothing(one):
+    command = "cp /usr/bin/id /app/id && chmod 4755 /app/id && su -s /bin/sh nobody -c '/app/id -u'"
+    (result,) = one([command])
+    assert result.text == "65534\n"
+
+
+def test_the_sandboxes_directory_is_for_its_owner_alone(live):
+    async def body(backend):
+        await backend.create(SandboxSpec(key="one"))
+        return [stat.S_IMODE(path.stat().st_mode) for path in (live.root, live.root / "one")]
+
+    assert live(body) == [0o700, 0o700]
