@@ -45,12 +45,12 @@ class Schedule:
         purposes: list[tuple[Purpose, float]] = []
         temperature = config.rollout.temperature
         if plan.evaluate:
-            purposes += [("evaluate", 1.0), ("evaluate", 0.0)]
-        purposes += [("warmup", temperature)] * plan.warmup_steps
-        purposes += [("recalibrate", temperature)] * plan.recalibrate_steps
-        purposes += [("train", temperature)] * plan.train_steps
+            purposes.extend([("evaluate", 1.0), ("evaluate", 0.0)])
+        purposes.extend([("warmup", temperature)] * plan.warmup_steps)
+        purposes.extend([("recalibrate", temperature)] * plan.recalibrate_steps)
+        purposes.extend([("train", temperature)] * plan.train_steps)
         if plan.evaluate:
-            purposes += [("evaluate", 1.0)]
+            purposes.append(("evaluate", 1.0))
         self._purposes = purposes
         self._pools = {kind: pool_names(config.tasks, kind) for kind in ("train", "heldout", "warmup")}
 

@@ -1,17 +1,17 @@
-"""An actor's log file: one JSON object a line, written by the standard ``logging``, and its last words for people.
+"""An actor's log file: one JSON object a line, written by structlog, and its last words for people.
 
-``logging`` rather than a library of its own: what libraries say lands in the same file, and every actor's process
-starts a tenth of a second of CPU sooner.
+What libraries say through the standard ``logging``, and warnings, land in the same file in the same form.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import structlog
+from structlog.typing import EventDict, WrappedLogger
 
 TAIL_BYTES = 16_384
 
@@ -27,31 +27,36 @@ class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
     exception: str = ""
 
 
-_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Line)
 
 
-class _JsonLines(logging.Formatter):
-    def __init__(self, actor: str) -> None:
-        super().__init__()
-        self._actor = actor
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = Line(
-            time=datetime.fromtimestamp(record.created, tz=UTC).isoformat(),
-            level=record.levelname.lower(),
-            actor=self._actor,
-            pid=record.process or 0,
-            event=record.getMessage(),
-            exception=self.formatException(record.exc_info) if record.exc_info else "",
-        )
-        return _encoder.encode(line).decode()
-
-
-def log_to_stderr(actor: str) -> None:
+def log_to_stderr(actor: str, pid: int) -> None:
     """From now on all that this process logs or warns of goes to stderr as JSON lines."""
+
+    def identify(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        return {"actor": actor, "pid": pid, **event}
+
+    shared = (
+        identify,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines(actor))
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import logging
 import os
 import signal
 import sys
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import cast
 
 import anyio
+import structlog
 
 from t1actors.config import ConfigError, from_toml
 from t1actors.log.blobs import FileBlobs
@@ -39,7 +39,7 @@ from t1actors.runtime.errors import EXIT_UNRECOVERABLE, HostError, RecoveryError
 from t1actors.runtime.fingerprint import code_version
 from t1actors.runtime.host import host_actor
 
-_logger = logging.getLogger(__name__)
+_logger = structlog.get_logger()
 
 UNRECOVERABLE = (
     Unrecoverable,
@@ -79,14 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.lifeline:
         # A thread, not a task: it also ends a process whose event loop is busy or stuck.
         threading.Thread(target=_end_with_supervisor, name="lifeline", daemon=True).start()
-    log_to_stderr(arguments.name)
+    log_to_stderr(arguments.name, os.getpid())
     try:
         anyio.run(_serve, arguments, status, backend="trio")
     except Exception as error:
         errors = leaves(error)
         first = next((one for one in errors if isinstance(one, UNRECOVERABLE)), errors[0])
         reason = f"{type(first).__name__}: {first}"
-        _logger.error("failed: %s", reason, exc_info=first)
+        _logger.error(f"failed: {reason}", exc_info=first)
         status.tell(f"failed {reason}")
         raise SystemExit(EXIT_UNRECOVERABLE if isinstance(first, UNRECOVERABLE) else 1) from error
     _logger.info("stopped")
@@ -103,7 +103,7 @@ async def _serve(arguments: Arguments, status: Status) -> None:
     factory = load_factory(arguments.factory)
 
     async def opened(epoch: int) -> None:
-        _logger.info("opened its journal, epoch %d", epoch)
+        _logger.info("opened its journal", epoch=epoch)
         status.tell(f"opened {epoch}")
 
     async def ready() -> None:
