@@ -98,9 +98,9 @@ def test_no_shipped_demonstration_is_a_task_of_a_run():
 
 
 @pytest.mark.slow
-def test_the_shipped_policy_is_what_the_shipped_corpus_makes(tmp_path):
-    made = warmstart.make_shipped(tmp_path)
+def test_the_shipped_corpus_still_makes_a_policy_as_good_as_the_shipped_one(tmp_path):
+    losses: list[float] = []
+    warmstart.make_shipped(tmp_path, on_progress=lambda p: losses.append(p.loss))
     assert (tmp_path / "tokenizer.json").read_bytes() == (model_folder("builtin:demo") / "tokenizer.json").read_bytes()
-    shipped = load_policy(model_folder("builtin:demo"))
-    for name, tensor in made.weights().items():
-        assert (tensor - shipped.weights()[name]).abs().max() < 0.2, name
+    # Other processors give other bits, and 800 large steps make other weights of them; the shipped one ended at 0.167.
+    assert sum(losses[-50:]) / 50 < 0.2
