@@ -28,6 +28,7 @@ FLOORS = {
     "replay": 6,
     "observe": 6,
     "cli": 7,
+    "__main__": 7,
 }
 FORBIDDEN = {
     ("log", "events"): "the log does not know what events mean",

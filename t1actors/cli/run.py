@@ -154,10 +154,14 @@ def _last_lines(run_dir: Path, result: RunResult, found: Figures) -> list[str]:
     t1 = _command()
     lines = [f"{result.reason}: {found.steps} training steps, {duration(result.seconds)} wall, "
              f"{duration(result.cpu_seconds)} CPU"]  # fmt: skip
-    if found.reward_first5 is not None:
+    if found.comparable and found.reward_first5 is not None:
         gain = f" ({found.reward_gain:.2f} times)" if found.reward_gain is not None else ""
         lines.append(
             f"reward   {figure(found.reward_first5)} -> {figure(found.reward_last5)}{gain}, first 5 and last 5 steps"
+        )
+    elif found.reward_last5 is not None:
+        lines.append(
+            f"reward   {figure(found.reward_last5)} (too few training steps to compare the first and the last five)"
         )
     if found.heldout_after is not None:
         line = f"held out {percent(found.heldout_before)} -> {percent(found.heldout_after)} of assertions passed"

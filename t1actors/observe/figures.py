@@ -110,6 +110,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     unknown_events: int
     by_step: list[StepFigures]
 
+    @property
+    def comparable(self) -> bool:
+        """Whether the first and the last five training steps have none in common."""
+        return self.steps >= 2 * AVERAGED
+
 
 def figures(view: RunView) -> Figures:
     """The figures of ``view``; of an unfinished run, those it has so far."""

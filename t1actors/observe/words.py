@@ -27,13 +27,17 @@ def what_happened(f: Figures) -> str:
         words.append(f"The run stopped before its end, after {f.steps} training steps in {duration(f.seconds)}.")
     else:
         words.append(f"The run is not over; this is its state after {f.steps} training steps, {duration(f.seconds)}.")
-    if f.reward_first5 is not None and f.reward_last5 is not None and f.steps >= 2:
-        averaged = min(AVERAGED, f.steps)
+    if f.comparable and f.reward_first5 is not None and f.reward_last5 is not None:
         times = f" ({f.reward_gain:.2f} times)" if f.reward_gain is not None else ""
         words.append(
-            f"Mean reward of the first {averaged} training steps was {figure(f.reward_first5)}, of the last "
-            f"{averaged} {figure(f.reward_last5)}{times}; the share of assertions passed went from "
+            f"Mean reward of the first {AVERAGED} training steps was {figure(f.reward_first5)}, of the last "
+            f"{AVERAGED} {figure(f.reward_last5)}{times}; the share of assertions passed went from "
             f"{percent(f.frac_first5)} to {percent(f.frac_last5)}."
+        )
+    elif f.reward_last5 is not None:
+        words.append(
+            f"Mean reward was {figure(f.reward_last5)}, {percent(f.frac_last5)} of assertions passed; these are too few "
+            f"training steps to compare the first {AVERAGED} with the last {AVERAGED}."
         )
     if f.heldout_before is not None and f.heldout_after is not None:
         words.append(
@@ -43,7 +47,7 @@ def what_happened(f: Figures) -> str:
         )
     if f.sft_greedy is not None:
         words.append(_against_greedy(f))
-    if f.reward_gain is not None and f.heldout_gain is not None and f.finished:
+    if f.comparable and f.reward_gain is not None and f.heldout_gain is not None and f.finished:
         passed = f.reward_gain >= GATE_GAIN and f.heldout_gain >= GATE_HELDOUT
         words.append(
             f"The gate for a learning run (last five at least {GATE_GAIN} times the first five, held-out up by "

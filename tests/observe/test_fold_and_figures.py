@@ -248,8 +248,19 @@ def test_wrong_staleness_and_clipping_are_called_out():
     assert "negative in 2 of 2" in sentences
 
 
-def test_the_words_say_whether_the_gate_was_passed(finished):
+def test_a_short_run_is_described_and_not_judged(finished):
     words = what_happened(figures(finished))
     assert "finished after 2 training steps" in words
     assert "from 37.5 % +- 12.5 to 87.5 %" in words
     assert "better than that even when it is sampled" in words
+    assert "too few training steps" in words
+    assert "gate" not in words
+
+
+@pytest.mark.parametrize(("last", "verdict"), [(2, "is passed"), (1, "is not passed")])
+def test_the_gate_is_judged_once_first_and_last_steps_are_apart(finished, last, verdict):
+    f = figures(finished)
+    longer = msgspec.structs.replace(f, steps=10, reward_first5=1.0, reward_last5=float(last), reward_gain=float(last))
+    words = what_happened(longer)
+    assert f"({last}.00 times)" in words
+    assert f"held-out up by 0.10) {verdict}" in words
