@@ -27,6 +27,23 @@ class PlannedStep:
     trials: tuple[TrialSpec, ...]
 
 
+def _purposes(config: Config) -> list[tuple[Purpose, float]]:
+    """(purpose, temperature) of every step."""
+    plan, temperature = config.schedule, config.rollout.temperature
+    before: list[tuple[Purpose, float]] = [("evaluate", 1.0), ("evaluate", 0.0)]
+    warmup: tuple[Purpose, float] = ("warmup", temperature)
+    recalibrate: tuple[Purpose, float] = ("recalibrate", temperature)
+    train: tuple[Purpose, float] = ("train", temperature)
+    after: list[tuple[Purpose, float]] = [("evaluate", 1.0)]
+    return [
+        *(before if plan.evaluate else []),
+        *[warmup] * plan.warmup_steps,
+        *[recalibrate] * plan.recalibrate_steps,
+        *[train] * plan.train_steps,
+        *(after if plan.evaluate else []),
+    ]
+
+
 def trial_id(step: int, index: int) -> str:
     return f"s{step}.t{index}"
 
@@ -41,17 +58,7 @@ class Schedule:
 
     def __init__(self, config: Config, run_dir: Path) -> None:
         self._config = config
-        plan = config.schedule
-        purposes: list[tuple[Purpose, float]] = []
-        temperature = config.rollout.temperature
-        if plan.evaluate:
-            purposes.extend([("evaluate", 1.0), ("evaluate", 0.0)])
-        purposes.extend([("warmup", temperature)] * plan.warmup_steps)
-        purposes.extend([("recalibrate", temperature)] * plan.recalibrate_steps)
-        purposes.extend([("train", temperature)] * plan.train_steps)
-        if plan.evaluate:
-            purposes.append(("evaluate", 1.0))
-        self._purposes = purposes
+        self._purposes = _purposes(config)
         self._pools = {kind: pool_names(config.tasks, kind) for kind in ("train", "heldout", "warmup")}
 
     def __len__(self) -> int:
