@@ -1,0 +1,174 @@
+"""The sampler's decisions: when a trial goes on, when it ends and why, and when the barrier is answered."""
+
+from pathlib import Path
+
+import pytest
+
+from t1actors import config as cfg
+from t1actors.actors.sampler import Load, Sample, Sampler, SamplerState, turn_seed
+from t1actors.events import (
+    AnyEvent,
+    BarrierOpened,
+    EffectFinished,
+    EpisodeEnded,
+    GenerationQuiesced,
+    Isolation,
+    Payload,
+    SandboxReady,
+    StepOpened,
+    Tensor,
+    TimerFired,
+    TrialCancelled,
+    TrialFailed,
+    TrialSpec,
+    TurnExecuted,
+    TurnSampled,
+    WeightsOffered,
+)
+from t1actors.log.blobs import MemoryBlobs
+from t1actors.runtime.actor import ActorContext, Decision
+
+EMPTY = Payload(digest="00", size_bytes=0, inline=b"")
+
+
+class Bench:
+    def __init__(self, tmp_path: Path, *, name: str = "sampler", replicas: int = 1) -> None:
+        config = cfg.resolve(preset="smoke", sets=[f"rollout.sampler_replicas={replicas}"]).config
+        self.sampler = Sampler(ActorContext(name, tmp_path, config, MemoryBlobs(), 1, lambda: 0.0))
+        self.state: SamplerState = self.sampler.initial()
+        trials = tuple(
+            TrialSpec(trial=f"s0.t{n}", index=n, task="l1-100000000", seed=n, turn_limit=2) for n in range(2)
+        )
+        self.send(
+            StepOpened(
+                step=0, purpose="train", version="v", version_index=0, batch_size=2, temperature=1.0, trials=trials
+            )
+        )
+
+    def send(self, event: AnyEvent) -> Decision:
+        self.state = self.sampler.fold(self.state, event)
+        decision = self.sampler.decide(self.state, event)
+        for out in decision.events:
+            self.state = self.sampler.fold(self.state, out)
+        return decision
+
+    def ready(self, trial: str) -> Decision:
+        return self.send(
+            SandboxReady(
+                trial=trial,
+                task_digest="d",
+                instruction="1 make dir a",
+                isolation=Isolation(backend="test"),
+                token_wait_s=0,
+                slot_wait_s=0,
+                image_wait_s=0,
+                create_s=0,
+            )
+        )
+
+    def sampled(self, trial: str, turn: int) -> Decision:
+        own = TurnSampled(
+            trial=trial,
+            turn=turn,
+            context_ids=(1, 2),
+            sampled_ids=(3, 4),
+            logprobs=(-0.1, -0.2),
+            routing=Tensor(dtype="uint8", shape=(3 if turn == 0 else 4, 2, 2), data=EMPTY),
+            versions=(),
+            temperature=1.0,
+            finish="stop",
+            command="ls",
+            execute=True,
+            canonical=True,
+        )
+        self.state = self.sampler.fold(self.state, own)
+        return self.finished(trial, turn)
+
+    def finished(self, trial: str, turn: int) -> Decision:
+        return self.send(EffectFinished(key=f"{trial}/{turn}/sample", status="done", seconds=0.0))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def executed(trial: str, turn: int, *, died: bool = False) -> TurnExecuted:
+    return TurnExecuted(trial=trial, turn=turn, observation="rc 0", exit_code=0, seconds=0.0, sandbox_died=died)
+
+
+def test_a_trial_is_sampled_turn_by_turn_until_its_limit(bench: Bench) -> None:
+    first, deadline = bench.ready("s0.t0").effects
+    assert isinstance(first, Sample)
+    assert (first.key, deadline.key) == ("s0.t0/0/sample", "s0.t0/deadline")
+    bench.sampled("s0.t0", 0)
+    [second] = bench.send(executed("s0.t0", 0)).effects
+    assert second.key == "s0.t0/1/sample"
+    bench.sampled("s0.t0", 1)
+    ended = bench.send(executed("s0.t0", 1))
+    assert list(ended.events) == [EpisodeEnded(trial="s0.t0", reason="turn_limit", turns=2)]
+    assert list(ended.cancels) == ["s0.t0/deadline"]
+
+
+def test_the_stream_and_its_rows_grow_together(bench: Bench) -> None:
+    bench.ready("s0.t0")
+    for turn in range(2):
+        bench.sampled("s0.t0", turn)
+        trial = bench.state.trials["s0.t0"]
+        assert trial.rows == len(trial.ids) - 1
+        bench.send(executed("s0.t0", turn)) if turn == 0 else None
+
+
+def test_a_sandbox_that_died_within_its_limits_ends_the_episode(bench: Bench) -> None:
+    bench.ready("s0.t0")
+    bench.sampled("s0.t0", 0)
+    ended = bench.send(executed("s0.t0", 0, died=True))
+    assert list(ended.events) == [EpisodeEnded(trial="s0.t0", reason="sandbox_limit", turns=1)]
+
+
+def test_out_of_time_after_a_turn_is_graded_and_before_any_is_unmeasured(bench: Bench) -> None:
+    bench.ready("s0.t0")
+    [failed] = bench.send(TimerFired(key="s0.t0/deadline", due_s=1.0)).events
+    assert isinstance(failed, TrialFailed)
+    bench.ready("s0.t1")
+    bench.sampled("s0.t1", 0)
+    [ended] = bench.send(TimerFired(key="s0.t1/deadline", due_s=1.0)).events
+    assert isinstance(ended, EpisodeEnded)
+    assert ended.reason == "deadline"
+
+
+def test_a_cancelled_trial_stops_the_generation_it_is_in(bench: Bench) -> None:
+    bench.ready("s0.t0")
+    cancelled = bench.send(TrialCancelled(trial="s0.t0", step=0, cause="batch complete"))
+    assert set(cancelled.cancels) == {"s0.t0/0/sample", "s0.t0/deadline"}
+
+
+def test_late_answers_of_a_trial_that_is_gone_start_nothing(bench: Bench) -> None:
+    bench.send(TrialCancelled(trial="s0.t0", step=0, cause="batch complete"))
+    assert not bench.ready("s0.t0").effects
+    assert not bench.send(executed("s0.t0", 0)).effects
+
+
+def test_the_barrier_is_answered_when_nothing_is_being_generated(bench: Bench) -> None:
+    bench.ready("s0.t0")
+    assert not bench.send(BarrierOpened(step=0)).events
+    answer = bench.sampled("s0.t0", 0)
+    assert list(answer.events) == [GenerationQuiesced(step=0, replica="sampler")]
+
+
+def test_an_idle_replica_answers_the_barrier_at_once_and_loads_what_is_offered(bench: Bench) -> None:
+    assert list(bench.send(BarrierOpened(step=3)).events) == [GenerationQuiesced(step=3, replica="sampler")]
+    [load] = bench.send(WeightsOffered(step=3, digest="w", weights=EMPTY)).effects
+    assert isinstance(load, Load)
+    assert (load.key, load.digest) == ("barrier/3/load", "w")
+
+
+def test_replicas_share_the_trials_by_index(tmp_path: Path) -> None:
+    shares = [set(Bench(tmp_path, name=n, replicas=2).state.trials) for n in ("sampler", "sampler1")]
+    assert shares == [{"s0.t0"}, {"s0.t1"}]
+
+
+def test_a_turns_seed_is_a_function_of_trial_and_turn_alone() -> None:
+    assert turn_seed(7, 0) == turn_seed(7, 0)
+    assert len({turn_seed(trial, turn) for trial in range(20) for turn in range(20)}) == 400
+    assert all(0 <= turn_seed(trial, 0) < 2**63 for trial in range(100))
