@@ -4,7 +4,7 @@ Guarantees:
 - Sandboxes are created in index order under the token bucket and the cap on live ones; what each waited for is recorded.
 - A command runs once per (trial, turn): the sandbox's shim answers by key when the pool was restarted in between.
 - Only infrastructure makes a TrialFailed; what the agent does to itself ends as an exit code, and is graded.
-- Every sandbox is reclaimed, also of cancelled and failed trials.
+- Every sandbox is reclaimed, also of cancelled and failed trials, and only when nothing of its trial is under way.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from t1actors.actors.task_files import TaskFiles
 from t1actors.events import (
     AnyEvent,
     EffectFinished,
+    EffectIntended,
     EpisodeEnded,
     SandboxReady,
     SandboxReclaimed,
@@ -49,6 +50,10 @@ COMMAND_MARGIN_S = 30.0
 """A command's effect may outlast the command's own limit by this: the shim must kill, collect and answer."""
 
 
+RECLAIM = "/kill"
+RECLAIM_DEADLINE_S = 60.0
+
+
 class Create(Effect, frozen=True, kw_only=True):
     trial: str
     task: str
@@ -71,10 +76,13 @@ class Reclaim(Effect, frozen=True, kw_only=True):
 
 @dataclass
 class PoolState:
-    """``tasks``: trials that have a sandbox, or are to get one. ``running``: the turn whose command runs."""
+    """``in_play``: trials that commands are run for. ``ending``: trials to be sealed. ``held``: trials that may have a
+    sandbox. ``open``: keys of a trial's effects under way, its reclaiming aside. The values are tasks, and keys."""
 
-    tasks: dict[str, str] = field(default_factory=dict[str, str])
-    running: dict[str, int] = field(default_factory=dict[str, int])
+    in_play: dict[str, str] = field(default_factory=dict[str, str])
+    ending: dict[str, str] = field(default_factory=dict[str, str])
+    held: set[str] = field(default_factory=set[str])
+    open: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
 
 
 class Pool:
@@ -97,16 +105,25 @@ class Pool:
     def fold(self, state: PoolState, event: AnyEvent | UnknownEvent) -> PoolState:
         match event:
             case StepOpened():
-                state.tasks.update((spec.trial, spec.task) for spec in event.trials)
+                state.in_play.update((spec.trial, spec.task) for spec in event.trials)
+                state.held.update(spec.trial for spec in event.trials)
             case TrialReplaced():
-                state.tasks[event.replacement.trial] = event.replacement.task
-            case TurnSampled() if event.execute and event.trial in state.tasks:
-                state.running[event.trial] = event.turn
-            case TurnExecuted():
-                state.running.pop(event.trial, None)
+                state.in_play[event.replacement.trial] = event.replacement.task
+                state.held.add(event.replacement.trial)
+            case EpisodeEnded() if event.trial in state.in_play:
+                state.ending[event.trial] = state.in_play.pop(event.trial)
+            case TrialCancelled() | TrialFailed() | SandboxSealed():
+                state.in_play.pop(event.trial, None)
+                state.ending.pop(event.trial, None)
             case SandboxReclaimed():
-                state.tasks.pop(event.trial, None)
-                state.running.pop(event.trial, None)
+                state.held.discard(event.trial)
+            case EffectIntended() if not event.key.endswith(RECLAIM):
+                state.open.setdefault(_trial_of(event.key), set()).add(event.key)
+            case EffectFinished() if not event.key.endswith(RECLAIM):
+                trial = _trial_of(event.key)
+                state.open[trial].discard(event.key)
+                if not state.open[trial]:
+                    del state.open[trial]
             case _:
                 pass
         return state
@@ -117,33 +134,16 @@ class Pool:
                 return self._request(event.trials)
             case TrialReplaced():
                 return self._request((event.replacement,))
-            case TurnSampled() if event.execute and event.trial in state.tasks:
-                limit_s = self._config.rollout.command_deadline_s
-                return Decision(
-                    effects=[
-                        Run(
-                            key=f"{event.trial}/{event.turn}/run",
-                            trial=event.trial,
-                            turn=event.turn,
-                            command=event.command,
-                            deadline_s=limit_s + COMMAND_MARGIN_S,
-                        )
-                    ]
-                )
-            case EpisodeEnded() if event.trial in state.tasks:
+            case TurnSampled() if event.execute and event.trial in state.in_play:
+                return Decision(effects=[self._run_effect(event)])
+            case EpisodeEnded() if event.trial in state.ending:
                 deadline_s = self._config.sandbox.create_deadline_s
-                return Decision(
-                    effects=[
-                        Seal(
-                            key=f"{event.trial}/seal",
-                            trial=event.trial,
-                            task=state.tasks[event.trial],
-                            deadline_s=deadline_s,
-                        )
-                    ]
-                )
-            case TrialCancelled() if event.trial in state.tasks:
-                return self._drop(state, event.trial)
+                key = f"{event.trial}/seal"
+                task = state.ending[event.trial]
+                return Decision(effects=[Seal(key=key, trial=event.trial, task=task, deadline_s=deadline_s)])
+            case TrialCancelled() | TrialFailed() if event.trial in state.held:
+                open_keys = sorted(state.open.get(event.trial, ()))
+                return Decision(cancels=open_keys, effects=self._reclaim_if_idle(state, event.trial))
             case EffectFinished():
                 return self._finished(state, event)
             case _:
@@ -199,26 +199,24 @@ class Pool:
             ],
         )
 
-    def _drop(self, state: PoolState, trial: str, events: Sequence[AnyEvent] = ()) -> Decision:
-        cancels = [f"{trial}/create", f"{trial}/seal"]
-        if trial in state.running:
-            cancels.append(f"{trial}/{state.running[trial]}/run")
-        return Decision(events=events, effects=[Reclaim(key=f"{trial}/kill", trial=trial)], cancels=cancels)
+    def _run_effect(self, turn: TurnSampled) -> Run:
+        deadline_s = self._config.rollout.command_deadline_s + COMMAND_MARGIN_S
+        key = f"{turn.trial}/{turn.turn}/run"
+        return Run(key=key, trial=turn.trial, turn=turn.turn, command=turn.command, deadline_s=deadline_s)
 
     def _finished(self, state: PoolState, event: EffectFinished) -> Decision:
         trial, _, what = event.key.partition("/")
-        if trial not in state.tasks or what == "kill":
-            return NOTHING
-        if event.status == "deadline":
-            failed = TrialFailed(
-                trial=trial, cause="deadline", detail=f"{what} took longer than its deadline ({event.seconds:.1f} s)"
-            )
-            return self._drop(state, trial, [failed])
-        if event.status == "failed":
-            return self._drop(state, trial)
-        if what == "seal" and event.status == "done":
-            return Decision(effects=[Reclaim(key=f"{trial}/kill", trial=trial)])
-        return NOTHING
+        if event.status != "deadline" or trial not in state.in_play | state.ending:
+            return Decision(effects=self._reclaim_if_idle(state, trial))
+        detail = f"{what} took longer than its deadline ({event.seconds:.1f} s)"
+        reclaim = Reclaim(key=f"{trial}{RECLAIM}", trial=trial, deadline_s=RECLAIM_DEADLINE_S)
+        return Decision(events=[TrialFailed(trial=trial, cause="deadline", detail=detail)], effects=[reclaim])
+
+    def _reclaim_if_idle(self, state: PoolState, trial: str) -> list[Effect]:
+        """A trial that is out of play is reclaimed once nothing of it is under way, so that no creation comes after."""
+        if trial not in state.held or trial in state.in_play or trial in state.ending or trial in state.open:
+            return []
+        return [Reclaim(key=f"{trial}{RECLAIM}", trial=trial, deadline_s=RECLAIM_DEADLINE_S)]
 
     # --- effects --------------------------------------------------------------------------------------------------------
 
@@ -321,3 +319,7 @@ class Pool:
             output_bytes=config.output_bytes,
             command_s=self._config.rollout.command_deadline_s,
         )
+
+
+def _trial_of(key: str) -> str:
+    return key.partition("/")[0]
