@@ -26,10 +26,12 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import NamedTuple, Union
+from typing import TYPE_CHECKING, NamedTuple, Union
 
 from t1actors.sandbox.errors import ArchiveError
+
+if TYPE_CHECKING:
+    from pathlib import Path  # not at run time: every shim would carry it
 
 MAGIC = b"T1AR1\n"
 BLOCK_BYTES = 4096

@@ -9,6 +9,7 @@ Guarantees: a cancelled or failed ``create`` that started a sandbox leaves none;
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import stat
@@ -300,8 +301,9 @@ class _ForkServer:
     async def __aenter__(self) -> _ForkServer:
         # -I -S: neither the environment nor site packages decide what runs as root here, and it starts fast.
         boot = _BOOT.format(_FORK_SERVER)
+        prefix = f"t1-{hashlib.sha256(os.fsencode(self._root)).hexdigest()[:10]}-"
         limits = "cgroups" if self._use_cgroups else "rlimits"
-        command = [sys.executable, "-I", "-S", "-c", boot, _PACKAGE_PARENT, str(self._root), limits]
+        command = [sys.executable, "-I", "-S", "-c", boot, _PACKAGE_PARENT, str(self._root), prefix, limits]
         self._process = await anyio.open_process(command, stderr=None)
         return self
 

@@ -199,7 +199,8 @@ def test_every_namespace_is_really_another_one(refusals):
 def test_no_descriptor_of_the_host_is_open_in_any_process_inside(live):
     async def body(backend):
         await backend.create(SandboxSpec(key="one"))
-        await backend.run("one", RunRequest(key="1", command="sleep 99 &", limit_s=5.0))
+        started = "sleep 99 & until grep -q sleep /proc/$!/comm; do sleep 0.01; done"
+        await backend.run("one", RunRequest(key="1", command=started, limit_s=30.0))
         return [
             (name, os.readlink(path))
             for pid, name in live.processes()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
-import hashlib
 import os
 import signal
 import socket
@@ -33,12 +32,12 @@ from t1actors.sandbox.unpack import remove_tree
 _BACKLOG = 128
 
 
-def main(root_directory: str, use_cgroups: bool) -> None:
+def main(root_directory: str, prefix: str, use_cgroups: bool) -> None:
+    """``prefix`` begins the names of this root's control groups and of no other's."""
     linux.set_name("t1-forkserver")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides when this ends: by closing the input
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended shims leave no zombies
     os.chdir(root_directory)
-    prefix = f"t1-{hashlib.sha256(os.fsencode(root_directory)).hexdigest()[:10]}-"
     controllers = find_controllers(f"{prefix}.probe-{os.getpid()}") if use_cgroups else Controllers(None, None)
     prepared = Prepared(
         root_directory=root_directory,
@@ -140,7 +139,7 @@ def _remove(name: str) -> None:
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], sys.argv[2] == "cgroups")
+        main(sys.argv[1], sys.argv[2], sys.argv[3] == "cgroups")
     except StepFailed as failure:
         os.write(1, f"refused \t{failure.step}\t{failure.reason}\n".encode())
         sys.exit(1)

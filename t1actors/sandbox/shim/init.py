@@ -5,7 +5,8 @@ with host-root power, and only then moves into a user namespace of its own: so r
 network namespace, and no capability it has reaches them. Afterwards it holds nothing of the host: no descriptor but its
 two pipes to the shim, no readable memory, no privilege to gain.
 
-It speaks datagrams on one socket:  S start a shell -> P pid | E reason;  K kill everything else -> K;  a shell that ends
+It speaks datagrams on one socket. While it begins:  G the root is laid out; U the user namespace is made -> M it is mapped;
+R ready, or E and what failed. Then:  S start a shell -> P pid | E reason;  K kill everything else -> K;  a shell that ends
 is told as X pid status. When the shim goes away, the socket ends and so does the whole pid namespace.
 """
 
@@ -82,15 +83,17 @@ def _isolate(inside: Inside) -> None:
         inside.guard.enter()
     except OSError as error:
         raise StepFailed("entering the control group", error.errno or 0) from error
-    flags = linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS | linux.CLONE_NEWCGROUP
-    linux.unshare(flags, "mount, network, ipc, uts and cgroup namespaces")
+    flags = linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS | linux.CLONE_NEWCGROUP
+    linux.unshare(flags, "network, ipc, uts and cgroup namespaces")
+    linux.bring_loopback_up()
+    socket.sethostname("sandbox")
+    _await(control, b"G")  # until now this mount namespace was the shim's, which laid out the root meanwhile
+    linux.unshare(linux.CLONE_NEWNS, "mount namespace")
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     shm_mb = max(1, min(64, inside.memory_mb // 2))
     enter_root(inside.root, uid=inside.first_uid, shm_mb=shm_mb)
     linux.close_all_but([control.fileno(), inside.status_fd])
     os.umask(0o022)
-    socket.sethostname("sandbox")
-    linux.bring_loopback_up()
     _set_kernel_values(
         # The network namespace is not the sandbox root's own, so ports below 1024 and ping are opened this way.
         ("net/ipv4/ip_unprivileged_port_start", "0"),
@@ -102,8 +105,7 @@ def _isolate(inside: Inside) -> None:
         resource.setrlimit(limit, (value, value))
     linux.unshare(linux.CLONE_NEWUSER, "user namespace")
     control.send(b"U")
-    if control.recv(_MESSAGE_BYTES) != b"M":  # the shim has written the id maps
-        os._exit(1)
+    _await(control, b"M")
     os.setgroups([])
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
@@ -112,6 +114,11 @@ def _isolate(inside: Inside) -> None:
     linux.install_filter(inside.filter_program)
     linux.forbid_inspection()
     linux.die_with_parent(signal.SIGKILL)  # last, since a change of ids takes it back
+
+
+def _await(control: socket.socket, message: bytes) -> None:
+    if control.recv(_MESSAGE_BYTES) != message:  # the shim gave up or is gone
+        os._exit(1)
 
 
 def _set_kernel_values(*values: tuple[str, str]) -> None:

@@ -16,7 +16,6 @@ import errno
 import os
 import resource
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 from t1actors.sandbox.shim.linux import StepFailed
@@ -46,44 +45,44 @@ def find_controllers(probe_name: str) -> Controllers:
 
 def _find(name: str, probe_name: str) -> Controller | None:
     own: dict[str, str] = {}
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in _read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
             own[controller] = path
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in _read("/proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
         root, mount_point = left.split(" ")[3:5]
         kind, _, options = right.split(" ", 2)
         if kind == "cgroup" and name in options.split(","):
             directory = _below(mount_point, root, own.get(name, "/"))
-            if _works(directory / probe_name, name, version=1):
-                return Controller(str(directory), 1)
+            if _works(f"{directory}/{probe_name}", name, version=1):
+                return Controller(directory, 1)
         elif kind == "cgroup2":
             # A version 2 group with processes of its own can't have limited children, so the nearest ancestor that can
             # is taken.
-            directory = _below(mount_point, root, own.get("", "/"))
-            for parent in (directory, *directory.parents):
-                if not parent.is_relative_to(mount_point):
-                    break
+            parent = _below(mount_point, root, own.get("", "/"))
+            while len(parent) >= len(mount_point):
                 with contextlib.suppress(OSError):
-                    (parent / "cgroup.subtree_control").write_text(f"+{name}")
-                if _works(parent / probe_name, name, version=2):
-                    return Controller(str(parent), 2)
+                    _write(f"{parent}/cgroup.subtree_control", f"+{name}")
+                if _works(f"{parent}/{probe_name}", name, version=2):
+                    return Controller(parent, 2)
+                parent = os.path.dirname(parent)
     return None
 
 
-def _below(mount_point: str, root: str, own: str) -> Path:
+def _below(mount_point: str, root: str, own: str) -> str:
+    """Where the own group is, if it can be seen from here; else the top of what can."""
     inside = own[len(root) :] if root != "/" and own.startswith(root) else own
-    directory = Path(mount_point) / inside.strip("/")
-    return directory if directory.is_dir() else Path(mount_point)
+    directory = f"{mount_point}/{inside.strip('/')}".rstrip("/")
+    return directory if os.path.isdir(directory) else mount_point
 
 
-def _works(group: Path, name: str, *, version: int) -> bool:
+def _works(group: str, name: str, *, version: int) -> bool:
     limit_file = {"memory": "memory.limit_in_bytes" if version == 1 else "memory.max", "pids": "pids.max"}[name]
     try:
-        group.mkdir(exist_ok=True)
-        writable = os.access(group / limit_file, os.W_OK) and os.access(group / "cgroup.procs", os.W_OK)
-        group.rmdir()
+        os.mkdir(group)
+        writable = os.access(f"{group}/{limit_file}", os.W_OK) and os.access(f"{group}/cgroup.procs", os.W_OK)
+        os.rmdir(group)
     except OSError:
         return False
     return writable
@@ -163,9 +162,8 @@ class Guard:
             pid = pending.pop()
             with contextlib.suppress(OSError):
                 for task in os.listdir(f"/proc/{pid}/task"):
-                    children = Path(f"/proc/{pid}/task/{task}/children").read_text()
-                    pending += map(int, children.split())
-                _, resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[:3])
+                    pending += map(int, _read(f"/proc/{pid}/task/{task}/children").split())
+                _, resident, shared = map(int, _read(f"/proc/{pid}/statm").split()[:3])
                 if pid != init_pid:
                     total += (resident - shared) * _PAGE_BYTES
         return total > self._memory_mb << 20
@@ -202,6 +200,11 @@ def groups_named(controllers: Controllers, prefix: str) -> list[str]:
         if controller is not None:
             found |= {f"{controller.parent}/{n}" for n in os.listdir(controller.parent) if n.startswith(prefix)}
     return sorted(found)
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
 
 
 def _write(path: str, text: str) -> None:

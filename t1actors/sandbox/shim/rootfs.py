@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 from t1actors.sandbox.archive import OPEN_DIRECTORY
 from t1actors.sandbox.shim.linux import (
-    CLONE_NEWNS,
-    CLONE_NEWPID,
     MS_BIND,
     MS_NODEV,
     MS_NOEXEC,
@@ -32,7 +30,6 @@ from t1actors.sandbox.shim.linux import (
     mount,
     open_beneath,
     set_file_system_ids,
-    unshare,
 )
 from t1actors.sandbox.unpack import remove_tree, unpack
 
@@ -101,7 +98,7 @@ class LayerBytes(NamedTuple):
 
 
 class Root(NamedTuple):
-    """A root that is laid out but not yet entered. Paths hold in the shim's mount namespace."""
+    """Where the parts of a root are, or will be. Paths hold in the shim's mount namespace."""
 
     own: str
     read_only_at: tuple[str, ...]
@@ -124,15 +121,21 @@ class Root(NamedTuple):
         return f"{self.own}{CONTROL}"
 
 
-def make_root(own: str, host: HostFiles, layers: Sequence[LayerBytes], *, uid: int, workdir: str, disk_mb: int) -> Root:
-    """Lay everything out at the empty directory ``own``. Moves this process into a mount namespace of its own, with a
-    pid namespace for its next child.
+def plan_root(own: str, host: HostFiles, layers: Sequence[LayerBytes]) -> Root:
+    """What ``make_root`` will make at the empty directory ``own``."""
+    return Root(own, tuple(layer.at for layer in layers if layer.read_only), ("usr", *host.directories))
+
+
+def make_root(
+    root: Root, host: HostFiles, layers: Sequence[LayerBytes], *, uid: int, workdir: str, disk_mb: int
+) -> None:
+    """Lay everything out. The caller is in a mount namespace of its own.
 
     Raises:
         StepFailed: the step that the host refused.
         ArchiveError: a layer's bytes, or where it is to be laid out.
     """
-    unshare(CLONE_NEWNS | CLONE_NEWPID, "mount and pid namespaces")
+    own = root.own
     mount("none", "/", flags=MS_REC | MS_SLAVE)  # what the host unmounts goes here too; nothing goes the other way
     fixed_bytes = sum(len(layer.archive) for layer in layers if layer.read_only)
     # Many small files take more room than their archive: whoever asks for read-only layers allows it as disk.
@@ -151,14 +154,14 @@ def make_root(own: str, host: HostFiles, layers: Sequence[LayerBytes], *, uid: i
     _make_devices()
     for place in ("lower", "disk/upper", "layers"):
         os.chown(place, uid, uid)
-    read_only_at: list[str] = []
+    fixed = 0
     set_file_system_ids(uid, uid)  # from here on files belong to the sandbox's root
     try:
         _make_skeleton(host)
         for layer in layers:
             if layer.read_only:
-                _lay_out(layer.archive, _make_directory("layers", str(len(read_only_at))), overlay=False)
-                read_only_at.append(layer.at)
+                _lay_out(layer.archive, _make_directory("layers", str(fixed)), overlay=False)
+                fixed += 1
                 _make_directory("disk/upper", layer.at)
             else:
                 _lay_out(layer.archive, _make_directory("disk/upper", layer.at), overlay=True)
@@ -176,7 +179,6 @@ def make_root(own: str, host: HostFiles, layers: Sequence[LayerBytes], *, uid: i
         options="lowerdir=lower,upperdir=disk/upper,workdir=disk/work",
     )
     os.chdir("/")
-    return Root(own, tuple(read_only_at), ("usr", *host.directories))
 
 
 def _make_devices() -> None:

@@ -19,8 +19,8 @@ import select
 import signal
 import socket
 import stat
+import sys
 import time
-import traceback
 from typing import NamedTuple, NoReturn
 
 from t1actors.sandbox.archive import archive_of_fd
@@ -29,7 +29,7 @@ from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.init import NAMESPACES, Inside, run_init, uid_map
 from t1actors.sandbox.shim.limits import WATCHDOG_PERIOD_S, Controllers, Guard
 from t1actors.sandbox.shim.linux import StepFailed
-from t1actors.sandbox.shim.rootfs import HostFiles, LayerBytes, Root, make_root
+from t1actors.sandbox.shim.rootfs import HostFiles, LayerBytes, Root, make_root, plan_root
 from t1actors.sandbox.shim.shell import CommandResult, Shell
 from t1actors.sandbox.unpack import remove_tree
 from t1actors.sandbox.wire import (
@@ -55,6 +55,7 @@ _UID_RANGES = 8192
 _UNBUILT_LEASE_S = 30.0
 _KILL_PATIENCE_S = 10.0
 _READ_BYTES = 1 << 18
+_MESSAGE_BYTES = 4096
 _BASE_ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LC_ALL": "C",
@@ -240,6 +241,7 @@ class Shim:
 
     def _build(self, order: Create, data: bytes) -> Made:
         started_s = time.monotonic()
+        prepared = self._prepared
         self._lease_s, self._command_s = order.lease_s, order.command_s
         layers: list[LayerBytes] = []
         at = 0
@@ -247,21 +249,18 @@ class Shim:
             layers.append(LayerBytes(place, read_only, data[at : at + size_bytes]))
             at += size_bytes
         self._uid_lock, first_uid = _lock_uids()
-        own = f"{self._directory}/fs"
-        os.mkdir(own)
-        self._root = make_root(
-            own, self._prepared.host_files, layers, uid=first_uid, workdir=order.workdir, disk_mb=order.disk_mb
-        )
-        laid_out_s = time.monotonic()
         self._guard = Guard(
-            self._prepared.controllers,
-            self._prepared.group_prefix + self._name,
+            prepared.controllers,
+            prepared.group_prefix + self._name,
             memory_mb=order.memory_mb,
             processes=order.processes,
         )
+        os.mkdir(f"{self._directory}/fs")
+        self._root = plan_root(f"{self._directory}/fs", prepared.host_files, layers)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         status_read, status_write = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(status_read, False)
+        linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWPID, "mount and pid namespaces")
         inside = Inside(
             root=self._root,
             guard=self._guard,
@@ -269,10 +268,12 @@ class Shim:
             memory_mb=order.memory_mb,
             workdir=order.workdir,
             environment={**_BASE_ENVIRONMENT, **dict(order.environment)},
-            filter_program=self._prepared.filter_program,
+            filter_program=prepared.filter_program,
             control=theirs,
             status_fd=status_write,
         )
+        # Forked as early as can be: what this process writes to its memory from here on is not copied twice, and the
+        # two work side by side.
         self._init_pid = os.fork()
         if self._init_pid == 0:
             try:
@@ -281,6 +282,9 @@ class Shim:
                 os._exit(70)
         theirs.close()
         os.close(status_write)
+        make_root(self._root, prepared.host_files, layers, uid=first_uid, workdir=order.workdir, disk_mb=order.disk_mb)
+        laid_out_s = time.monotonic()
+        self._control.send(b"G")
         self._expect(b"U")
         mapping = uid_map(first_uid)
         for kind in ("uid_map", "gid_map"):
@@ -302,7 +306,7 @@ class Shim:
 
     def _expect(self, wanted: bytes) -> None:
         assert self._control is not None
-        message = self._control.recv(4096)
+        message = self._control.recv(_MESSAGE_BYTES)
         if message == wanted:
             return
         if message[:1] == b"E":
@@ -395,7 +399,7 @@ class Shim:
         assert self._control is not None
         assert self._shell is not None
         try:
-            message = self._control.recv(4096)
+            message = self._control.recv(_MESSAGE_BYTES)
         except BlockingIOError:
             return
         except ConnectionResetError:
@@ -496,6 +500,6 @@ def run_shim(prepared: Prepared, name: str, listener: socket.socket) -> NoReturn
     linux.forbid_inspection()
     try:
         Shim(prepared, name, listener).serve()
-    finally:
-        traceback.print_exc()
+    finally:  # a fault of this program: into the log it goes, and nothing of the fork server's runs in this child
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
         os._exit(70)
