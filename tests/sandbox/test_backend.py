@@ -222,6 +222,14 @@ def test_everything_inside_dies_with_a_shim_that_is_killed_and_its_place_is_clea
     live(body)
 
 
+def test_a_shim_that_is_asked_to_terminate_leaves_nothing(live):
+    start_and_kill_a_pool(live.root, 60.0)
+    for pid, name in live.processes():
+        if name == "t1-shim":
+            os.kill(pid, signal.SIGTERM)
+    live.assert_nothing_left()
+
+
 def test_a_new_backend_clears_away_what_dead_shims_left(live):
     start_and_kill_a_pool(live.root, 60.0)
     for pid, name in live.processes():

@@ -25,8 +25,9 @@ from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.limits import Controllers, find_controllers, groups_named, remove_group
 from t1actors.sandbox.shim.linux import StepFailed
 from t1actors.sandbox.shim.rootfs import read_host_files
+from t1actors.sandbox.shim.sandbox import Prepared
 from t1actors.sandbox.shim.seccomp import build_program
-from t1actors.sandbox.shim.server import Prepared, run_shim
+from t1actors.sandbox.shim.server import run_shim
 from t1actors.sandbox.unpack import remove_tree
 
 _BACKLOG = 128

@@ -75,6 +75,8 @@ def run_init(inside: Inside) -> NoReturn:
 def _isolate(inside: Inside) -> None:
     control = inside.control
     linux.set_name("t1-init")
+    # The shim's handler is not for here; as pid 1 a default means that nobody inside can end this with a signal.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)

@@ -1,19 +1,16 @@
 """The shim: one process per sandbox, outside it, that owns everything of it and outlives whoever asked for it.
 
 It builds the sandbox on the first Create, answers orders on the sandbox's socket, keeps the result of every command by
-key, and ends the sandbox on Kill or when its lease runs out. Guarantees: a key never runs twice and its result is kept as
-long as the sandbox; when the shim ends, by any cause, every process inside ends with it (init dies with its parent, and
-the pid namespace with init) and so do the mounts; on a Kill or a lost lease the control groups and the directory go too,
-before the answer. What a SIGKILL of the shim leaves (an empty directory and empty control groups) the next fork server
-clears away.
+key, and ends the sandbox on Kill, on SIGTERM, or when its lease runs out; then nothing of it is left when the answer
+comes. Guarantees: a key never runs twice, and its result is kept as long as the sandbox; when the shim ends, by any
+cause, every process inside ends with it (init dies with its parent, the pid namespace with init) and so do the mounts.
+What a SIGKILL of the shim leaves, an empty directory and empty control groups, the next fork server clears away.
 
 The lease counts only while no connection is open: an open one is a living caller.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import select
 import signal
@@ -21,17 +18,15 @@ import socket
 import stat
 import sys
 import time
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from t1actors.sandbox.archive import archive_of_fd
 from t1actors.sandbox.errors import ArchiveError
 from t1actors.sandbox.shim import linux
-from t1actors.sandbox.shim.init import NAMESPACES, Inside, run_init, uid_map
-from t1actors.sandbox.shim.limits import WATCHDOG_PERIOD_S, Controllers, Guard
+from t1actors.sandbox.shim.limits import WATCHDOG_PERIOD_S
 from t1actors.sandbox.shim.linux import StepFailed
-from t1actors.sandbox.shim.rootfs import HostFiles, LayerBytes, Root, make_root, plan_root
-from t1actors.sandbox.shim.shell import CommandResult, Shell
-from t1actors.sandbox.unpack import remove_tree
+from t1actors.sandbox.shim.sandbox import MESSAGE_BYTES, Built, Prepared, Sandbox
+from t1actors.sandbox.shim.shell import CommandResult
 from t1actors.sandbox.wire import (
     Answer,
     Create,
@@ -49,29 +44,9 @@ from t1actors.sandbox.wire import (
     encode,
 )
 
-_FIRST_UID = 0x10000000
-_UIDS = 65_536
-_UID_RANGES = 8192
 _UNBUILT_LEASE_S = 30.0
 _KILL_PATIENCE_S = 10.0
 _READ_BYTES = 1 << 18
-_MESSAGE_BYTES = 4096
-_BASE_ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "LC_ALL": "C",
-    "HOME": "/root",
-    "TERM": "dumb",
-}
-
-
-class Prepared(NamedTuple):
-    """What the fork server found out once, for every shim it forks."""
-
-    root_directory: str
-    group_prefix: str
-    host_files: HostFiles
-    controllers: Controllers
-    filter_program: bytes
 
 
 class _Connection:
@@ -85,20 +60,15 @@ class _Connection:
 
 class Shim:
     def __init__(self, prepared: Prepared, name: str, listener: socket.socket) -> None:
-        self._prepared = prepared
         self._name = name
-        self._directory = f"{prepared.root_directory}/{name}"
+        self._sandbox = Sandbox(prepared, name)
         self._listener = listener
         self._connections: dict[int, _Connection] = {}
         self._lease_s = _UNBUILT_LEASE_S
         self._lease_ends_s = time.monotonic() + self._lease_s
-        self._made: Made | None = None
-        self._root: Root | None = None
-        self._guard: Guard | None = None
-        self._shell: Shell | None = None
-        self._control: socket.socket | None = None
-        self._init_pid = 0
-        self._uid_lock: socket.socket | None = None
+        self._built: Built | None = None
+        self._alive = False
+        """Whether processes can run inside: built, and neither sealed nor dead."""
         self._command_s = 0.0
         self._results: dict[str, Ran] = {}
         self._queue: list[Run] = []
@@ -112,26 +82,28 @@ class Shim:
 
     def serve(self) -> NoReturn:
         self._listener.setblocking(False)
+        signal.signal(signal.SIGTERM, self._terminate)
         while True:
             ready = self._wait()
             now_s = time.monotonic()
             if self._listener.fileno() in ready:
                 self._accept()
-            if self._control is not None and self._control.fileno() in ready:
-                self._hear_init()
-            if self._shell is not None:
-                self._settle(self._shell.step(ready))
-                self._watch_memory()
-                self._tell_init()
+            if self._built is not None and self._alive:
+                self._attend(self._built, ready)
             for connection in [c for fd, c in self._connections.items() if fd in ready]:
                 if connection.stream.fileno() >= 0:
                     self._talk(connection)
-            self._start_next()
+            if self._built is not None and self._alive:
+                self._start_next(self._built)
             if self._connections:
                 self._lease_ends_s = now_s + self._lease_s
             elif now_s >= self._lease_ends_s:
-                self._end()
+                self._sandbox.remove()
                 os._exit(0)
+
+    def _terminate(self, _signal_number: int, _frame: object) -> None:
+        self._sandbox.remove()
+        os._exit(0)
 
     def _wait(self) -> set[int]:
         poll = select.poll()
@@ -139,15 +111,15 @@ class Shim:
         for connection in self._connections.values():
             poll.register(connection.stream, select.POLLIN | (select.POLLOUT if connection.out else 0))
         wakes = [] if self._connections else [self._lease_ends_s]
-        if self._control is not None:
-            poll.register(self._control, select.POLLIN)
-        if self._shell is not None and self._control is not None:
-            for fd, events in self._shell.fds():
+        if self._built is not None and self._alive:
+            poll.register(self._built.control, select.POLLIN)
+            shell = self._built.shell
+            for fd, events in shell.fds():
                 poll.register(fd, events)
-            wake_s = self._shell.wake_s()
+            wake_s = shell.wake_s()
             if wake_s is not None:
                 wakes.append(wake_s)
-            if self._guard is not None and self._guard.watches_memory and self._shell.busy:
+            if self._built.guard.watches_memory and shell.busy:
                 wakes.append(time.monotonic() + WATCHDOG_PERIOD_S)
         timeout_ms = None if not wakes else max(0.0, min(wakes) - time.monotonic()) * 1000 + 1
         return {fd for fd, _ in poll.poll(timeout_ms)}
@@ -201,30 +173,30 @@ class Shim:
 
     def _obey(self, connection: _Connection, order: Order, data: bytes) -> None:
         if isinstance(order, Kill):
-            self._end()
+            self._sandbox.remove()
             connection.stream.setblocking(True)
             self._answer(connection, Done())
             os._exit(0)
         if isinstance(order, Create):
             self._create(connection, order, data)
-        elif self._made is None:
+        elif self._built is None:
             self._answer(connection, Failed("SandboxRefused", [f"sandbox {self._name}: create it first"]))
         elif isinstance(order, Run):
             self._run(connection, order)
         elif isinstance(order, ReadFile):
-            content = self._read_file(order)
+            content = self._read_file(self._built, order)
             self._answer(connection, Done(content is not None), content or b"")
         elif isinstance(order, Seal):
-            self._seal(connection, order)
+            self._seal(self._built, connection, order)
         else:  # Renew: being asked is all it takes
             self._answer(connection, Done())
 
     def _create(self, connection: _Connection, order: Create, data: bytes) -> None:
-        if self._made is not None:
-            self._answer(connection, self._made._replace(existed=True, phases={}))
+        if self._built is not None:
+            self._answer(connection, self._built.made._replace(existed=True, phases={}))
             return
         try:
-            self._made = self._build(order, data)
+            self._built = self._sandbox.build(order, data)
         except StepFailed as error:
             failure = Failed("SandboxUnavailable", [error.step, error.reason])
         except OSError as error:
@@ -232,87 +204,14 @@ class Shim:
         except ArchiveError as error:
             failure = Failed("ArchiveError", [str(error)])
         else:
-            self._answer(connection, self._made)
+            self._alive = True
+            self._lease_s, self._command_s = order.lease_s, order.command_s
+            self._answer(connection, self._built.made)
             return
-        self._end()
+        self._sandbox.remove()
         connection.stream.setblocking(True)
         self._answer(connection, failure)
         os._exit(1)
-
-    def _build(self, order: Create, data: bytes) -> Made:
-        started_s = time.monotonic()
-        prepared = self._prepared
-        self._lease_s, self._command_s = order.lease_s, order.command_s
-        layers: list[LayerBytes] = []
-        at = 0
-        for place, read_only, size_bytes in order.layers:
-            layers.append(LayerBytes(place, read_only, data[at : at + size_bytes]))
-            at += size_bytes
-        self._uid_lock, first_uid = _lock_uids()
-        self._guard = Guard(
-            prepared.controllers,
-            prepared.group_prefix + self._name,
-            memory_mb=order.memory_mb,
-            processes=order.processes,
-        )
-        os.mkdir(f"{self._directory}/fs")
-        self._root = plan_root(f"{self._directory}/fs", prepared.host_files, layers)
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        status_read, status_write = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(status_read, False)
-        linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWPID, "mount and pid namespaces")
-        inside = Inside(
-            root=self._root,
-            guard=self._guard,
-            first_uid=first_uid,
-            memory_mb=order.memory_mb,
-            workdir=order.workdir,
-            environment={**_BASE_ENVIRONMENT, **dict(order.environment)},
-            filter_program=prepared.filter_program,
-            control=theirs,
-            status_fd=status_write,
-        )
-        # Forked as early as can be: what this process writes to its memory from here on is not copied twice, and the
-        # two work side by side.
-        self._init_pid = os.fork()
-        if self._init_pid == 0:
-            try:
-                run_init(inside)
-            finally:  # whatever happens, a child never goes on as a second shim
-                os._exit(70)
-        theirs.close()
-        os.close(status_write)
-        make_root(self._root, prepared.host_files, layers, uid=first_uid, workdir=order.workdir, disk_mb=order.disk_mb)
-        laid_out_s = time.monotonic()
-        self._control.send(b"G")
-        self._expect(b"U")
-        mapping = uid_map(first_uid)
-        for kind in ("uid_map", "gid_map"):
-            with open(f"/proc/{self._init_pid}/{kind}", "w") as file:
-                file.write(mapping + "\n")
-        self._control.send(b"M")
-        self._expect(b"R")
-        self._control.setblocking(False)
-        self._shell = Shell(self._root.control, status_read, self._root.disk, self._guard, order.output_bytes)
-        ended_s = time.monotonic()
-        return Made(
-            existed=False,
-            namespaces=list(NAMESPACES),
-            uid_map=mapping,
-            limits=[*self._guard.active, f"disk={order.disk_mb}MB tmpfs", f"output={order.output_bytes}B"],
-            warnings=["memory is only watched, a burst can overshoot"] if self._guard.watches_memory else [],
-            phases={"root_s": round(laid_out_s - started_s, 6), "isolate_s": round(ended_s - laid_out_s, 6)},
-        )
-
-    def _expect(self, wanted: bytes) -> None:
-        assert self._control is not None
-        message = self._control.recv(_MESSAGE_BYTES)
-        if message == wanted:
-            return
-        if message[:1] == b"E":
-            number, _, step = message[1:].decode().partition(" ")
-            raise StepFailed(step, int(number))
-        raise StepFailed("starting the first process inside", errno.ECHILD)
 
     def _run(self, connection: _Connection, order: Run) -> None:
         stored = self._results.get(order.key)
@@ -333,11 +232,10 @@ class Shim:
         text = f"sandbox {self._name}: its processes are dead ({self._death}); seal it or kill it"
         return Failed("SandboxDied", [text, self._death])
 
-    def _read_file(self, order: ReadFile) -> bytes | None:
+    def _read_file(self, built: Built, order: ReadFile) -> bytes | None:
         """Through the merged tree, in which only what the trial may write is mounted."""
-        assert self._root is not None
         try:
-            merged = os.open(self._root.merged, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            merged = os.open(built.root.merged, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 fd = linux.open_beneath(merged, order.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
             finally:
@@ -354,16 +252,17 @@ class Shim:
             os.close(fd)
         return data if len(data) <= order.max_bytes else None
 
-    def _seal(self, connection: _Connection, order: Seal) -> None:
+    def _seal(self, built: Built, connection: _Connection, order: Seal) -> None:
         self._sealed = True
-        self._stop_commands(Failed("SandboxSealed", [f"sandbox {self._name}: was sealed while commands ran"]))
-        assert self._root is not None
+        if self._alive:
+            text = f"sandbox {self._name}: was sealed while commands waited"
+            self._stop_commands(built, Failed("SandboxSealed", [text]))
         wanted = [tuple(os.fsencode(n) for n in path.split("/") if n) for path in order.paths]
 
         def keep(names: tuple[bytes, ...]) -> bool:
             return any(names[: len(path)] == path[: len(names)] for path in wanted)
 
-        upper = os.open(self._root.upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        upper = os.open(built.root.upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             everything = () in wanted
             archive = archive_of_fd(
@@ -378,12 +277,24 @@ class Shim:
 
     # --- commands ---
 
-    def _start_next(self) -> None:
-        if self._shell is None or self._running is not None or not self._queue or self._control is None:
+    def _attend(self, built: Built, ready: set[int]) -> None:
+        """What the shell and init have to say, and what is to be said to init."""
+        if built.control.fileno() in ready:
+            self._hear_init(built)
+        if not self._alive:
             return
-        self._running = self._queue.pop(0)
-        self._shell.start(self._running.command, min(self._running.limit_s, self._command_s))
-        self._tell_init()
+        self._settle(built.shell.step(ready))
+        if built.guard.watches_memory and built.shell.busy and built.guard.memory_exceeded(built.init_pid):
+            built.shell.kill_all("memory")
+        self._tell_init(built)
+        if self._kill_since_s is not None and time.monotonic() - self._kill_since_s > _KILL_PATIENCE_S:
+            os.kill(built.init_pid, signal.SIGKILL)
+
+    def _start_next(self, built: Built) -> None:
+        if self._running is None and self._queue:
+            self._running = self._queue.pop(0)
+            built.shell.start(self._running.command, min(self._running.limit_s, self._command_s))
+            self._tell_init(built)
 
     def _settle(self, result: CommandResult | None) -> None:
         if result is None or self._running is None:
@@ -395,100 +306,45 @@ class Shim:
         for connection in [c for c in self._connections.values() if c.waits_for == key]:
             self._answer(connection, answer)
 
-    def _hear_init(self) -> None:
-        assert self._control is not None
-        assert self._shell is not None
+    def _hear_init(self, built: Built) -> None:
         try:
-            message = self._control.recv(_MESSAGE_BYTES)
+            message = built.control.recv(MESSAGE_BYTES)
         except BlockingIOError:
             return
         except ConnectionResetError:
             message = b""
         if message:
-            self._settle(self._shell.said_by_init(message))
+            self._settle(built.shell.said_by_init(message))
             return
         # Init is dead and the namespace with it: the kernel ran out of memory inside, or someone outside did it.
-        self._death = "memory" if self._shell.memory_was_exceeded() else "killed"
-        self._stop_commands(self._died())
+        self._death = "memory" if built.shell.memory_was_exceeded() else "killed"
+        self._stop_commands(built, self._died())
 
-    def _tell_init(self) -> None:
-        if self._shell is None or self._control is None:
-            return
-        while self._shell.to_init:
-            message = self._shell.to_init.pop(0)
+    def _tell_init(self, built: Built) -> None:
+        while built.shell.to_init:
+            message = built.shell.to_init.pop(0)
             if message == b"K":
                 self._kill_since_s = time.monotonic()
             try:
-                self._control.send(message)
+                built.control.send(message)
             except OSError:  # it died; hearing of that is the loop's business
                 return
-        if self._kill_since_s is not None and time.monotonic() - self._kill_since_s > _KILL_PATIENCE_S:
-            os.kill(self._init_pid, signal.SIGKILL)
 
-    def _watch_memory(self) -> None:
-        if self._guard is None or self._shell is None or not (self._guard.watches_memory and self._shell.busy):
-            return
-        if self._guard.memory_exceeded(self._init_pid):
-            self._shell.kill_all("memory")
-
-    def _stop_commands(self, answer: Failed) -> None:
+    def _stop_commands(self, built: Built, answer: Failed) -> None:
         """End everything inside; the command in flight gets a result, those that wait get ``answer``."""
-        self._kill_inside()
-        if self._shell is not None:
-            self._settle(self._shell.init_died())
+        self._sandbox.kill_inside()
+        self._alive = False
+        self._settle(built.shell.init_died())
         waiting = {run.key for run in self._queue}
         self._queue.clear()
         for connection in [c for c in self._connections.values() if c.waits_for in waiting]:
             self._answer(connection, answer)
 
-    # --- the end ---
-
-    def _kill_inside(self) -> None:
-        """Every process inside is dead and reaped when this returns."""
-        if self._init_pid:
-            try:
-                os.kill(self._init_pid, signal.SIGKILL)
-                os.waitpid(self._init_pid, 0)  # returns only after the whole pid namespace is gone
-            except (ProcessLookupError, ChildProcessError):
-                pass
-            self._init_pid = 0
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-
-    def _end(self) -> None:
-        """Leave nothing behind but this process."""
-        self._kill_inside()
-        with contextlib.suppress(StepFailed):  # nothing was mounted yet
-            linux.unmount(f"{self._directory}/fs")
-        if self._guard is not None:
-            self._guard.remove()
-        root = os.open(self._prepared.root_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        remove_tree(self._name, root)
-        os.close(root)
-
-
-def _lock_uids() -> tuple[socket.socket, int]:
-    """A range of user ids that no other sandbox of this host has: the name of an abstract socket is the lock, so it ends
-    with this process."""
-    lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    start = os.getpid()
-    for offset in range(_UID_RANGES):
-        number = (start + offset) % _UID_RANGES
-        try:
-            lock.bind(f"\0t1actors-uids-{number}")
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise StepFailed("reserving user ids", error.errno or 0) from error
-        else:
-            return lock, _FIRST_UID + number * _UIDS
-    raise StepFailed(f"reserving user ids: all {_UID_RANGES} ranges are taken", errno.EADDRINUSE)
-
 
 def run_shim(prepared: Prepared, name: str, listener: socket.socket) -> NoReturn:
     """The life of one shim, in a freshly forked child of the fork server."""
     os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     log = os.open(f"{prepared.root_directory}/{name}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -501,5 +357,7 @@ def run_shim(prepared: Prepared, name: str, listener: socket.socket) -> NoReturn
     try:
         Shim(prepared, name, listener).serve()
     finally:  # a fault of this program: into the log it goes, and nothing of the fork server's runs in this child
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        error = sys.exc_info()[1]
+        if error is not None:
+            sys.excepthook(type(error), error, error.__traceback__)
         os._exit(70)
