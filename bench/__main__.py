@@ -1,0 +1,81 @@
+"""All benchmarks, one after the other, and `bench/RESULTS.md` from what they found.
+
+    python -m bench [NAME ...] [--quick] [--out FILE] [--json FILE]
+
+Each runs in a process of its own, so that none inherits another's threads, memory or caches. About five minutes on two idle
+cores. With names, only these are run, and the results file holds only them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+BENCHMARKS = ("engine", "train", "sandbox", "log", "run")
+RESULTS = Path(__file__).parent / "RESULTS.md"
+HEAD = """# Results
+
+Written by `just bench`; don't edit. {date}, {minutes:.1f} minutes, `{command}`.
+
+A cell with brackets is a median and (smallest .. largest) of several rounds; what is compared ran in turns, and a ratio was
+taken round by round. CPU seconds count user and system time. docs/benchmarks.md says how each figure is measured.
+"""
+
+
+def run_one(name: str, folder: Path, *, quick: bool) -> dict[str, Any]:
+    """What ``bench.NAME`` found. Raises ``CalledProcessError``."""
+    path = folder / f"{name}.json"
+    command = [sys.executable, "-m", f"bench.{name}", "--json", str(path), *(["--quick"] if quick else [])]
+    subprocess.run(command, check=True, cwd=Path(__file__).parent.parent, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return json.loads(path.read_text())
+
+
+def results(found: Sequence[dict[str, Any]], *, command: str, seconds: float) -> str:
+    """The results file. The machine is the first benchmark's; the load is each one's own."""
+    lines = [HEAD.format(date=f"{datetime.now(UTC):%Y-%m-%d}", minutes=seconds / 60, command=command)]
+    if any(one["quick"] for one in found):
+        lines.append("**Tiny sizes (`--quick`): these figures show that the benchmarks work, nothing else.**\n")
+    lines += ["| machine | |", "|---|---|"]
+    lines += [f"| {key} | {value} |" for key, value in found[0]["machine"].items() if key != "load"]
+    lines += [f"| load, {one['benchmark']} | {one['machine']['load']} |" for one in found]
+    for one in found:
+        lines += ["", f"## {one['benchmark']}", "", f"`python -m bench.{one['benchmark']}`, {one['seconds']:.0f} s"]
+        for table in one["markdown"]:
+            lines += ["", table]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all by default")
+    made.add_argument("--quick", action="store_true", help="tiny sizes: do they work, not how fast is it")
+    made.add_argument("--out", type=Path, default=RESULTS, help="the results file")
+    made.add_argument("--json", type=Path, metavar="FILE", help="every figure of every benchmark, as JSON")
+    arguments = made.parse_args()
+    unknown = sorted(set(arguments.names) - set(BENCHMARKS))
+    if unknown:
+        made.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    began_s = time.perf_counter()
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in arguments.names or BENCHMARKS:
+            print(f"\n## {name}\n", flush=True)
+            found.append(run_one(name, Path(folder), quick=arguments.quick))
+    command = " ".join(["just bench", *sys.argv[1:]])
+    arguments.out.write_text(results(found, command=command, seconds=time.perf_counter() - began_s))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"\nwritten to {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""Sandboxes: what one costs to create, to use, to seal, to kill and to grade, in wall and in CPU seconds.
+
+    python -m bench.sandbox [--quick] [--json FILE]
+
+CPU seconds are complete: shims leave their parent's account when they die under it, so here no sandbox is killed while the
+fork server lives. When it has ended the sandboxes are this process's children, and a second backend kills them; what they
+used is then known to the kernel as ours. A scenario without sandboxes gives what the backends themselves cost.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import trio
+
+from bench.local_run import temporary_directory
+from bench.measure import Sample, Spread, cpu_seconds
+from bench.tables import Table, conclude, parser
+from t1actors.runtime.orphans import adopting
+from t1actors.sandbox.archive import archive_of_files
+from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.interface import Created, Layer, Limits, RunRequest, RunResult, SandboxSpec
+from t1actors.tasks.generate import WORKDIR
+from t1actors.tasks.pools import builtin_names
+from t1actors.tasks.reader import read_task
+from t1actors.tasks.task import Task
+from t1actors.tasks.write import ensure_tasks
+from t1actors.verify.grade import grade
+
+Work = Callable[["KillLater", int], Awaitable[None]]
+COMMAND = "ls -l > listing.txt; wc -l listing.txt"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    sandboxes: int = 24
+    commands: int = 20
+    rounds: int = 5
+
+
+QUICK = Sizes(sandboxes=2, commands=2, rounds=1)
+
+
+@dataclass
+class KillLater:
+    """A backend that kills nothing now, and counts seconds by call."""
+
+    backend: NamespaceBackend
+    seconds: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+
+    async def create(self, spec: SandboxSpec) -> Created:
+        return await self._timed("create", self.backend.create(spec))
+
+    async def run(self, sandbox: str, request: RunRequest) -> RunResult:
+        return await self._timed("command", self.backend.run(sandbox, request))
+
+    async def read_file(self, sandbox: str, path: str, *, max_bytes: int) -> bytes | None:
+        return await self.backend.read_file(sandbox, path, max_bytes=max_bytes)
+
+    async def seal(self, sandbox: str, *, paths: tuple[str, ...] = ("/",)) -> bytes:
+        return await self._timed("seal", self.backend.seal(sandbox, paths=paths))
+
+    async def kill(self, sandbox: str) -> None:
+        """Later."""
+
+    async def list(self) -> list[str]:
+        return await self.backend.list()
+
+    async def renew(self, sandbox: str) -> None:
+        await self.backend.renew(sandbox)
+
+    async def _timed(self, name: str, call: Awaitable[object]) -> object:
+        began_s = time.perf_counter()
+        result = await call
+        self.seconds.setdefault(name, []).append(time.perf_counter() - began_s)
+        return result
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One scenario: the whole of it, and wall seconds by call."""
+
+    whole: Sample
+    seconds: dict[str, list[float]]
+
+
+def measure(root: Path, count: int, work: Work) -> Measured:
+    """``work`` for sandboxes 0 to ``count``, one after the other, and their end."""
+    seconds: dict[str, list[float]] = {}
+
+    async def main() -> None:
+        backend = NamespaceBackend(root, name="bench")
+        async with backend.running():
+            later = KillLater(backend, seconds)
+            for number in range(count):
+                await work(later, number)
+        async with backend.running():
+            for key in await backend.list():
+                began_s = time.perf_counter()
+                await backend.kill(key)
+                seconds.setdefault("kill", []).append(time.perf_counter() - began_s)
+
+    with adopting():
+        wall_s, cpu_s = time.perf_counter(), cpu_seconds()
+        trio.run(main)
+        _reap()
+        whole = Sample(time.perf_counter() - wall_s, cpu_seconds() - cpu_s)
+    return Measured(whole, seconds)
+
+
+def _reap() -> None:
+    """Wait for every child: they have been told to end."""
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+
+
+# --- scenarios ----------------------------------------------------------------------------------------------------------
+
+
+def spec(number: int) -> SandboxSpec:
+    archive = archive_of_files({"notes.txt": b"a line\n" * 20})
+    return SandboxSpec(key=f"s{number}", workdir=WORKDIR, layers=(Layer(archive=archive, at=WORKDIR),))
+
+
+async def create(backend: KillLater, number: int) -> None:
+    await backend.create(spec(number))
+
+
+def with_commands(count: int) -> Work:
+    async def work(backend: KillLater, number: int) -> None:
+        await create(backend, number)
+        for turn in range(count):
+            await backend.run(f"s{number}", RunRequest(key=str(turn), command=COMMAND, limit_s=20))
+
+    return work
+
+
+async def with_seal(backend: KillLater, number: int) -> None:
+    await create(backend, number)
+    await backend.seal(f"s{number}")
+
+
+def with_grading(tasks: Sequence[Task], seconds: list[float]) -> Work:
+    """The grading of work that was left undone: every assertion is decided all the same."""
+    layer = archive_of_files({f"{WORKDIR.strip('/')}/notes.txt": b"nothing was done\n"})
+
+    async def work(backend: KillLater, number: int) -> None:
+        began_s = time.perf_counter()
+        verdict = await grade(
+            tasks[number], layer, backend, key=f"g{number}", deadline_s=60, lease_s=60, limits=Limits()
+        )
+        seconds.append(time.perf_counter() - began_s)
+        if verdict.outcome != "graded":
+            raise RuntimeError(f"grading {tasks[number].name}: {verdict.outcome}: {verdict.detail}")
+
+    return work
+
+
+def at_once_seconds(root: Path, count: int, parallel: int) -> float:
+    """Create and kill ``count`` sandboxes, ``parallel`` at a time."""
+
+    async def main() -> float:
+        backend = NamespaceBackend(root, name="bench")
+        waiting = iter(range(count))
+
+        async def one_after_another() -> None:
+            for number in waiting:
+                await backend.create(spec(number))
+                await backend.kill(f"s{number}")
+
+        async with backend.running():
+            began_s = time.perf_counter()
+            async with anyio.create_task_group() as tasks:
+                for _ in range(parallel):
+                    tasks.start_soon(one_after_another)
+            return time.perf_counter() - began_s
+
+    return trio.run(main)
+
+
+# --- tables -------------------------------------------------------------------------------------------------------------
+
+
+def run(sizes: Sizes) -> list[Table]:
+    with temporary_directory() as folder:
+        names = builtin_names((1, 2, 3), sizes.sandboxes, 1)
+        ensure_tasks(folder / "tasks", names)
+        tasks = [read_task(folder / "tasks" / name) for name in names]
+        grading_seconds: list[float] = []
+        scenarios: dict[str, Work] = {
+            "create": create,
+            "commands": with_commands(sizes.commands),
+            "seal": with_seal,
+            "grade": with_grading(tasks, grading_seconds),
+        }
+        found: dict[str, list[Measured]] = {name: [] for name in ("nothing", *scenarios)}
+        parallel: list[float] = []
+        for _ in range(sizes.rounds):
+            found["nothing"].append(measure(folder / "s", 0, create))
+            for name, work in scenarios.items():
+                found[name].append(measure(folder / "s", sizes.sandboxes, work))
+            parallel.append(sizes.sandboxes / at_once_seconds(folder / "s", sizes.sandboxes, 8))
+    return [_table(sizes, found, grading_seconds), _rate_table(parallel)]
+
+
+def _table(sizes: Sizes, found: dict[str, list[Measured]], grading_seconds: list[float]) -> Table:
+    n = sizes.sandboxes
+
+    def cpu_ms(over: str, under: str, divisor: int) -> Spread:
+        pairs = zip(found[over], found[under], strict=True)
+        return Spread.of([1000 * (a.whole.cpu_s - b.whole.cpu_s) / divisor for a, b in pairs])
+
+    def wall_ms(scenario: str, call: str) -> Spread:
+        return Spread.of([1000 * s for measured in found[scenario] for s in measured.seconds[call]])
+
+    rows = (
+        ("create", wall_ms("create", "create"), None),
+        ("kill", wall_ms("create", "kill"), None),
+        ("create and kill", None, cpu_ms("create", "nothing", n)),
+        ("a command", wall_ms("commands", "command"), cpu_ms("commands", "create", n * sizes.commands)),
+        ("seal", wall_ms("seal", "seal"), cpu_ms("seal", "create", n)),
+        ("grade, its sandbox included", Spread.of([1000 * s for s in grading_seconds]), cpu_ms("grade", "nothing", n)),
+    )
+    return Table(
+        "Sandboxes",
+        ("what", "ms wall", "ms CPU"),
+        rows,
+        f"{n} sandboxes a scenario, one after the other, {sizes.rounds} rounds; a command is `{COMMAND}` (two programs "
+        "are started). CPU of everything that takes part: this process, the fork server, the shims and all that runs inside.",
+    )
+
+
+def _rate_table(parallel: list[float]) -> Table:
+    return Table("Sandboxes at once", ("what", "a second"), (("create and kill, 8 at a time", Spread.of(parallel)),))
+
+
+def main() -> None:
+    arguments = parser(__doc__).parse_args()
+    conclude("sandbox", arguments, lambda: run(QUICK if arguments.quick else Sizes()))
+
+
+if __name__ == "__main__":
+    main()
