@@ -68,7 +68,7 @@ class ScheduleConfig:
     recalibrate_steps: int = 4
     train_steps: int = 36
     evaluate: bool = True
-    """Held-out evaluation at temperature 1 before and after training, and a greedy one before."""
+    """Held-out evaluation, sampled at temperature 1 and greedy, before and after training."""
 
 
 @dataclass(frozen=True)

@@ -30,17 +30,16 @@ class PlannedStep:
 def _purposes(config: Config) -> list[tuple[Purpose, float]]:
     """(purpose, temperature) of every step."""
     plan, temperature = config.schedule, config.rollout.temperature
-    before: list[tuple[Purpose, float]] = [("evaluate", 1.0), ("evaluate", 0.0)]
+    heldout: list[tuple[Purpose, float]] = [("evaluate", 1.0), ("evaluate", 0.0)]
     warmup: tuple[Purpose, float] = ("warmup", temperature)
     recalibrate: tuple[Purpose, float] = ("recalibrate", temperature)
     train: tuple[Purpose, float] = ("train", temperature)
-    after: list[tuple[Purpose, float]] = [("evaluate", 1.0)]
     return [
-        *(before if plan.evaluate else []),
+        *(heldout if plan.evaluate else []),
         *[warmup] * plan.warmup_steps,
         *[recalibrate] * plan.recalibrate_steps,
         *[train] * plan.train_steps,
-        *(after if plan.evaluate else []),
+        *(heldout if plan.evaluate else []),
     ]
 
 
@@ -54,7 +53,7 @@ def trial_seed(run_seed: int, trial: str) -> int:
 
 
 class Schedule:
-    """The steps of a run: held-out evaluation (sampled, then greedy), warm-up, recalibration, training, evaluation."""
+    """The steps of a run: held-out evaluation (sampled, then greedy), warm-up, recalibration, training, evaluation again."""
 
     def __init__(self, config: Config, run_dir: Path) -> None:
         self._config = config

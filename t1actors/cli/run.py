@@ -165,7 +165,7 @@ def _last_lines(run_dir: Path, result: RunResult, found: Figures) -> list[str]:
         )
     if found.heldout_after is not None:
         line = f"held out {percent(found.heldout_before)} -> {percent(found.heldout_after)} of assertions passed"
-        lines.append(f"{line}; warm start, greedy: {percent(found.sft_greedy)}")
+        lines.append(f"{line}; greedy {percent(found.sft_greedy)} -> {percent(found.trained_greedy)}")
     lines.append(f"report   {run_dir / 'report.md'} (report.json, plots/)")
     if (run_dir / "model" / "config.json").exists():
         lines.append(f"model    {run_dir / 'model'} (a Hugging Face folder)")

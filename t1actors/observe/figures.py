@@ -1,7 +1,7 @@
 """The figures of a run under plain names: what ``report.json`` holds. A pure function of the view.
 
 Units: ``reward`` is P / S (passed assertions over the run's fixed scale), ``frac`` is P / n (passed over expected),
-both means over a step's batch. ``heldout_*`` and ``sft_greedy`` are ``frac`` of the evaluation steps; the same as
+both means over a step's batch. ``heldout_*``, ``sft_greedy`` and ``trained_greedy`` are ``frac`` of the evaluation steps; the same as
 rewards have ``_reward`` behind their name. Engine gap and policy movement are nats per sampled token, means weighted by
 tokens, over all training steps. ``None`` means: the run has no such step.
 """
@@ -81,6 +81,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     heldout_gain: float | None
     """heldout_after - heldout_before."""
     sft_greedy: float | None
+    trained_greedy: float | None
+    """Held out, greedy, after training."""
     heldout_before_reward: float | None
     heldout_after_reward: float | None
     sft_greedy_reward: float | None
@@ -121,7 +123,7 @@ def figures(view: RunView) -> Figures:
     train = view.of_purpose("train")
     rewards = [s.reward_mean for s in train if s.reward_mean is not None]
     fractions = [s.fraction_mean for s in train if s.fraction_mean is not None]
-    before, after, greedy = _evaluations(view)
+    before, after, greedy, trained_greedy = _evaluations(view)
     trained = view.trained
     sampled = sum(s.sampled for s in view.steps.values() if s.sealed_ns is not None)
     drifted = sum(s.drift_in_loss for s in view.steps.values() if s.sealed_ns is not None)
@@ -145,6 +147,7 @@ def figures(view: RunView) -> Figures:
         heldout_after=held_after,
         heldout_gain=held_after - held_before if held_before is not None and held_after is not None else None,
         sft_greedy=_fraction(greedy),
+        trained_greedy=_fraction(trained_greedy),
         heldout_before_reward=before.reward_mean if before else None,
         heldout_after_reward=after.reward_mean if after else None,
         sft_greedy_reward=greedy.reward_mean if greedy else None,
@@ -171,13 +174,14 @@ def figures(view: RunView) -> Figures:
     )
 
 
-def _evaluations(view: RunView) -> tuple[StepView | None, StepView | None, StepView | None]:
-    """Held out before training, held out after it (both sampled), and the greedy one before it."""
+def _evaluations(view: RunView) -> tuple[StepView | None, StepView | None, StepView | None, StepView | None]:
+    """Held out before training and after it, sampled; the same two, greedy."""
     evaluations = view.of_purpose("evaluate")
     first_train = min((s.step for s in view.steps.values() if s.purpose == "train"), default=None)
     before: StepView | None = None
     after: StepView | None = None
     greedy: StepView | None = None
+    trained_greedy: StepView | None = None
     for step in evaluations:
         trained = first_train is not None and step.step > first_train
         if step.temperature == 0 and not trained:
@@ -186,7 +190,9 @@ def _evaluations(view: RunView) -> tuple[StepView | None, StepView | None, StepV
             before = before or step
         elif step.temperature > 0:
             after = step
-    return before, after, greedy
+        else:
+            trained_greedy = step
+    return before, after, greedy, trained_greedy
 
 
 def _step(step: StepView) -> StepFigures:

@@ -51,7 +51,8 @@ def _figures_table(f: Figures) -> list[str]:
         (f"share passed, first {AVERAGED} / last {AVERAGED}", f"{percent(f.frac_first5)} / {percent(f.frac_last5)}"),
         ("held out, sampled, before", percent(f.heldout_before)),
         ("held out, sampled, after", percent(f.heldout_after)),
-        ("warm start, greedy, held out", percent(f.sft_greedy)),
+        ("held out, greedy, before (warm start)", percent(f.sft_greedy)),
+        ("held out, greedy, after", percent(f.trained_greedy)),
         ("the same three as rewards", " / ".join(map(figure, _heldout_rewards(f)))),
         ("engine gap, mean / largest", f"{figure(f.engine_gap_mean)} / {figure(f.engine_gap_max)}"),
         ("policy movement, mean / largest", f"{figure(f.policy_movement_mean)} / {figure(f.policy_movement_max)}"),
@@ -73,7 +74,8 @@ def _notes(f: Figures) -> list[str]:
     as_of = ", ".join(f"{journal} {sequence}" for journal, sequence in sorted(f.as_of.items()))
     return [
         "Reward is P / S: passed assertions over the run's fixed scale. Held-out figures are the mean share of each",
-        "task's assertions that passed (P / n), in `report.json` as `heldout_before`, `heldout_after`, `sft_greedy`.",
+        "task's assertions that passed (P / n), in `report.json` as `heldout_before`, `heldout_after`, `sft_greedy`,",
+        "`trained_greedy`.",
         "Gap and movement are nats per sampled token over all training steps.",
         f"As of {as_of}." + ("" if f.complete else " The run was not over."),
     ]

@@ -62,6 +62,8 @@ def _with_error(mean: float, error: float | None) -> str:
 
 def _against_greedy(f: Figures) -> str:
     greedy = f"The warm start alone, decoded greedily, passes {percent(f.sft_greedy)}"
+    if f.trained_greedy is not None:
+        greedy += f", the trained policy, decoded so, {percent(f.trained_greedy)}"
     if f.heldout_after is None or f.sft_greedy is None:
         return f"{greedy}."
     if f.heldout_after > f.sft_greedy:

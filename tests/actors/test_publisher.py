@@ -125,8 +125,10 @@ def test_an_evaluation_stands_alone_and_the_last_one_has_the_final_weights(tmp_p
     assert isinstance(barrier, BarrierOpened)
     bench.answer(barrier.step, "v1")
     assert (bench.opened[-1].purpose, bench.opened[-1].version) == ("evaluate", "v1")
+    bench.seal(3)
+    assert (bench.opened[-1].temperature, bench.opened[-1].version) == (0.0, "v1")
     assert bench.send(ModelExported(version="v1", folder="model")) == []
-    assert [type(e) for e in bench.seal(3)] == [RunFinished]
+    assert [type(e) for e in bench.seal(4)] == [RunFinished]
 
 
 def test_the_critic_may_finish_after_the_actor_without_a_step_opening_early(bench: Bench) -> None:

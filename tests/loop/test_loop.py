@@ -34,7 +34,7 @@ def test_the_run_ends_with_every_step_it_planned(tiny_run: TinyRun) -> None:
     assert tiny_run.result.reason == "finished"
     [finished] = tiny_run.of(RunFinished)
     purposes = [step.purpose for step in tiny_run.of(StepOpened)]
-    assert purposes == ["evaluate", "evaluate", "recalibrate", "train", "train", "train", "train", "evaluate"]
+    assert purposes == ["evaluate", "evaluate", "recalibrate", "train", "train", "train", "train"] + ["evaluate"] * 2
     assert finished.version == tiny_run.of(ActorUpdated)[-1].weights_after
 
 
