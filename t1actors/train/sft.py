@@ -35,7 +35,7 @@ class Example:
 @dataclass(frozen=True)
 class SftConfig:
     seed: int = 0
-    steps: int = 800
+    steps: int = 1200
     sequences: int = 24
     learning_rate: float = 4e-3
     betas: tuple[float, float] = (0.9, 0.98)
@@ -45,7 +45,7 @@ class SftConfig:
     """The rate falls linearly to nothing over this last share of the steps."""
     context_weight: float = 0.05
     balance_weight: float = 0.01
-    copy_steps: int = 400
+    copy_steps: int = 500
     copy_share: float = 0.5
     gradient_clip: float = 1.0
 

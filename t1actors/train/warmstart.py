@@ -3,7 +3,7 @@
 Guarantees: the folder is a function of (demonstrations, configuration) on one machine; demonstrations are turned into ids by
 the harness that a rollout uses, and the shipped policy is a plain Hugging Face folder. It leaves headroom on purpose: every
 second sub-goal was demonstrated wrong and a quarter of the demonstrations stop early at each sub-goal, so a sampled policy
-does about a third of its tasks' work and reinforcement learning has something to find.
+does some two fifths of its tasks' work and reinforcement learning has something to find.
 
 The corpus of demonstrations is made by ``demonstrate`` in real sandboxes; it ships compressed, so ``make`` needs none.
 """

@@ -102,5 +102,5 @@ def test_the_shipped_corpus_still_makes_a_policy_as_good_as_the_shipped_one(tmp_
     losses: list[float] = []
     warmstart.make_shipped(tmp_path, on_progress=lambda p: losses.append(p.loss))
     assert (tmp_path / "tokenizer.json").read_bytes() == (model_folder("builtin:demo") / "tokenizer.json").read_bytes()
-    # Other processors give other bits, and 800 large steps make other weights of them; the shipped one ended at 0.167.
-    assert sum(losses[-50:]) / 50 < 0.2
+    # Other processors give other bits, and 1,200 large steps make other weights of them; the shipped one ended at 0.116.
+    assert sum(losses[-50:]) / 50 < 0.15
