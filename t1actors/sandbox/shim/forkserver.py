@@ -81,7 +81,7 @@ def _fork(prepared: Prepared, name: str) -> str:
             _clear(prepared, name)
             return f"error forking a shim failed: {error.strerror}"
         if pid == 0:
-            run_shim(prepared, name, listener)
+            run_shim(prepared, name, listener.fileno())
         listener.close()
         return "new"
     return f"error the directory {name} can't be cleared away"

@@ -5,9 +5,9 @@ with host-root power, and only then moves into a user namespace of its own: so r
 network namespace, and no capability it has reaches them. Afterwards it holds nothing of the host: no descriptor but its
 two pipes to the shim, no readable memory, no privilege to gain.
 
-It speaks datagrams on one socket. While it begins:  G the root is laid out; U the user namespace is made -> M it is mapped;
+It speaks lines on two pipes. While it begins:  G the root is laid out; U the user namespace is made -> M it is mapped;
 R ready, or E and what failed. Then:  S start a shell -> P pid | E reason;  K kill everything else -> K;  a shell that ends
-is told as X pid status. When the shim goes away, the socket ends and so does the whole pid namespace.
+is told as X pid status. When the shim goes away, the pipe ends and so does the whole pid namespace.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _IDS = 65_536
 # What root in the sandbox keeps: CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE,
 # SYS_CHROOT, SETFCAP: Docker's set without raw sockets, device nodes and the audit log.
 _KEPT_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 31)
-_MESSAGE_BYTES = 4096
+_READ_BYTES = 4096
 _SHELL = "/usr/bin/bash"
 # What Python and the shim ignore, a shell must not: it would hand it on to everything it starts.
 _INHERITED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -49,7 +49,8 @@ class Inside(NamedTuple):
     workdir: str
     environment: dict[str, str]
     filter_program: bytes
-    control: socket.socket
+    orders_fd: int
+    reports_fd: int
     status_fd: int
 
 
@@ -59,28 +60,33 @@ def uid_map(first_uid: int) -> str:
 
 def run_init(inside: Inside) -> NoReturn:
     """Never returns and never raises into the caller's stack: this is a forked child."""
-    control = inside.control
     try:
         _isolate(inside)
     except StepFailed as error:
-        control.send(f"E{error.error_number} {error.step}".encode())
+        _report(inside, f"E{error.error_number} {error.step}")
         os._exit(1)
     except OSError as error:
-        control.send(f"E{error.errno} setting up the first process inside ({error.filename})".encode())
+        _report(inside, f"E{error.errno} setting up the first process inside ({error.filename})")
         os._exit(1)
-    control.send(b"R")
+    _report(inside, "R")
     _serve(inside)
 
 
+def _report(inside: Inside, line: str) -> None:
+    # A shim that is gone can't be told; its end of the other pipe says so soon enough.
+    with contextlib.suppress(BrokenPipeError):
+        os.write(inside.reports_fd, f"{line}\n".encode())
+
+
 def _isolate(inside: Inside) -> None:
-    control = inside.control
+    kept_fds = (inside.orders_fd, inside.reports_fd, inside.status_fd)
     linux.set_name("t1-init")
     # The shim's handler is not for here; as pid 1 a default means that nobody inside can end this with a signal.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    linux.close_all_but([control.fileno(), inside.status_fd])
+    linux.close_all_but(kept_fds)
     try:
         inside.guard.enter()
     except OSError as error:
@@ -89,12 +95,12 @@ def _isolate(inside: Inside) -> None:
     linux.unshare(flags, "network, ipc, uts and cgroup namespaces")
     linux.bring_loopback_up()
     socket.sethostname("sandbox")
-    _await(control, b"G")  # until now this mount namespace was the shim's, which laid out the root meanwhile
+    _await(inside, b"G\n")  # until now this mount namespace was the shim's, which laid out the root meanwhile
     linux.unshare(linux.CLONE_NEWNS, "mount namespace")
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     shm_mb = max(1, min(64, inside.memory_mb // 2))
     enter_root(inside.root, uid=inside.first_uid, shm_mb=shm_mb)
-    linux.close_all_but([control.fileno(), inside.status_fd])
+    linux.close_all_but(kept_fds)
     os.umask(0o022)
     _set_kernel_values(
         # The network namespace is not the sandbox root's own, so ports below 1024 and ping are opened this way.
@@ -106,8 +112,8 @@ def _isolate(inside: Inside) -> None:
     for limit, value in ((resource.RLIMIT_CORE, 1), (resource.RLIMIT_MEMLOCK, 1 << 16), (resource.RLIMIT_NOFILE, 4096)):
         resource.setrlimit(limit, (value, value))
     linux.unshare(linux.CLONE_NEWUSER, "user namespace")
-    control.send(b"U")
-    _await(control, b"M")
+    _report(inside, "U")
+    _await(inside, b"M\n")
     os.setgroups([])
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
@@ -118,16 +124,15 @@ def _isolate(inside: Inside) -> None:
     linux.die_with_parent(signal.SIGKILL)  # last, since a change of ids takes it back
 
 
-def _await(control: socket.socket, message: bytes) -> None:
-    if control.recv(_MESSAGE_BYTES) != message:  # the shim gave up or is gone
+def _await(inside: Inside, line: bytes) -> None:
+    if os.read(inside.orders_fd, len(line)) != line:  # the shim gave up or is gone
         os._exit(1)
 
 
 def _set_kernel_values(*values: tuple[str, str]) -> None:
     for name, value in values:
         try:
-            with open(f"/proc/sys/{name}", "w") as file:
-                file.write(value)
+            linux.write_file(f"/proc/sys/{name}", value)
         except FileNotFoundError:
             continue  # a kernel built without that feature has nothing to set
         except OSError as error:
@@ -135,25 +140,24 @@ def _set_kernel_values(*values: tuple[str, str]) -> None:
 
 
 def _serve(inside: Inside) -> NoReturn:
-    control = inside.control
     woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, _ignore)
     shells: set[int] = set()
     poll = select.poll()
-    poll.register(control, select.POLLIN)
+    poll.register(inside.orders_fd, select.POLLIN)
     poll.register(woken, select.POLLIN)
     while True:
         ready = {fd for fd, _ in poll.poll()}
         if woken in ready:
-            os.read(woken, _MESSAGE_BYTES)
-            _reap(shells, control)
-        if control.fileno() in ready:
-            message = control.recv(_MESSAGE_BYTES)
-            if message == b"S":
+            os.read(woken, _READ_BYTES)
+            _reap(inside, shells)
+        if inside.orders_fd in ready:
+            order = os.read(inside.orders_fd, 2)
+            if order == b"S\n":
                 _start_shell(inside, shells)
-            elif message == b"K":
-                _kill_all(shells, control)
+            elif order == b"K\n":
+                _kill_all(inside, shells)
             else:
                 os._exit(0)  # the shim is gone
 
@@ -177,15 +181,15 @@ def _start_shell(inside: Inside, shells: set[int]) -> None:
             setsigdef=_INHERITED_SIGNALS,
         )
     except OSError as error:
-        inside.control.send(f"E{error.errno} starting the shell".encode())
+        _report(inside, f"E{error.errno} starting the shell")
         return
     finally:
         os.chdir("/")
     shells.add(pid)
-    inside.control.send(b"P%d" % pid)
+    _report(inside, f"P{pid}")
 
 
-def _reap(shells: set[int], control: socket.socket) -> None:
+def _reap(inside: Inside, shells: set[int]) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -193,10 +197,10 @@ def _reap(shells: set[int], control: socket.socket) -> None:
             return
         if pid == 0:
             return
-        _tell(pid, status, shells, control)
+        _tell(inside, shells, pid, status)
 
 
-def _kill_all(shells: set[int], control: socket.socket) -> None:
+def _kill_all(inside: Inside, shells: set[int]) -> None:
     """As pid 1, kill(-1) reaches every other process of the namespace, and all end as children of this one."""
     while True:
         with contextlib.suppress(ProcessLookupError):
@@ -205,11 +209,11 @@ def _kill_all(shells: set[int], control: socket.socket) -> None:
             pid, status = os.waitpid(-1, 0)
         except ChildProcessError:
             break
-        _tell(pid, status, shells, control)
-    control.send(b"K")
+        _tell(inside, shells, pid, status)
+    _report(inside, "K")
 
 
-def _tell(pid: int, status: int, shells: set[int], control: socket.socket) -> None:
+def _tell(inside: Inside, shells: set[int], pid: int, status: int) -> None:
     if pid in shells:
         shells.discard(pid)
-        control.send(b"X%d %d" % (pid, status))
+        _report(inside, f"X{pid} {status}")

@@ -18,7 +18,7 @@ import resource
 import time
 from typing import NamedTuple
 
-from t1actors.sandbox.shim.linux import StepFailed
+from t1actors.sandbox.shim.linux import StepFailed, write_file
 
 WATCHDOG_PERIOD_S = 0.25
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -63,7 +63,7 @@ def _find(name: str, probe_name: str) -> Controller | None:
             parent = _below(mount_point, root, own.get("", "/"))
             while len(parent) >= len(mount_point):
                 with contextlib.suppress(OSError):
-                    _write(f"{parent}/cgroup.subtree_control", f"+{name}")
+                    write_file(f"{parent}/cgroup.subtree_control", f"+{name}")
                 if _works(f"{parent}/{probe_name}", name, version=2):
                     return Controller(parent, 2)
                 parent = os.path.dirname(parent)
@@ -112,19 +112,19 @@ class Guard:
                 group = self._make(memory, name)
                 limit = str(memory_mb << 20)
                 if memory.version == 1:
-                    _write(f"{group}/memory.limit_in_bytes", limit)
+                    write_file(f"{group}/memory.limit_in_bytes", limit)
                     self._memory_events = _open(f"{group}/memory.oom_control")
                 else:
-                    _write(f"{group}/memory.max", limit)
+                    write_file(f"{group}/memory.max", limit)
                     if os.path.exists(f"{group}/memory.swap.max"):
-                        _write(f"{group}/memory.swap.max", "0")
+                        write_file(f"{group}/memory.swap.max", "0")
                     self._memory_events = _open(f"{group}/memory.events")
                 active.append(f"memory={memory_mb}MB cgroup-v{memory.version}")
             else:
                 active.append(f"memory={memory_mb}MB watchdog")
             if pids is not None:
                 group = self._make(pids, name)
-                _write(f"{group}/pids.max", str(processes + 1))  # one more for the sandbox's init
+                write_file(f"{group}/pids.max", str(processes + 1))  # one more for the sandbox's init
                 self._pids_events = _open(f"{group}/pids.events")
                 active.append(f"processes={processes} cgroup-v{pids.version}")
             else:
@@ -146,7 +146,7 @@ class Guard:
     def enter(self) -> None:
         """Put the calling process, and all it will start, under the limits. Before it gives up root."""
         for group in self._groups:
-            _write(f"{group}/cgroup.procs", "0")
+            write_file(f"{group}/cgroup.procs", "0")
         if not self._limits_processes_itself:
             # Also the limit of the user namespace made next, so it holds over all users inside together.
             resource.setrlimit(resource.RLIMIT_NPROC, (self._processes + 1, self._processes + 1))
@@ -205,11 +205,6 @@ def groups_named(controllers: Controllers, prefix: str) -> list[str]:
 def _read(path: str) -> str:
     with open(path) as file:
         return file.read()
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w") as file:
-        file.write(text)
 
 
 def _open(path: str) -> int:

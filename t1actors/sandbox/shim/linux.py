@@ -1,7 +1,8 @@
 """The system calls that the standard library does not offer, each failing with the name of its step.
 
 Guarantees: a call either did what it says or raised ``StepFailed``, whose ``step`` is what a person is told. Nothing here
-keeps state. Only x86-64 and 64-bit ARM Linux are known (``seccomp`` refuses the rest).
+keeps state. Sockets and small files are plain descriptors: a fork pays for every page it touches, and the classes of
+``socket`` and of text files touch a hundred. Only x86-64 and 64-bit ARM Linux are known (``seccomp`` refuses the rest).
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import socket
 import struct
 from collections.abc import Iterable
 from fcntl import ioctl
@@ -48,6 +48,11 @@ _SYS_OPENAT2 = 437  # the same number on every architecture
 _RESOLVE_BENEATH_WITHOUT_LINKS = 0x08 | 0x04 | 0x02  # BENEATH, NO_SYMLINKS, NO_MAGICLINKS
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP_RUNNING = 0x1 | 0x40
+_AF_UNIX = 1
+_AF_INET = 2
+_SOCK_DGRAM = 2
+_SOCK_NONBLOCK = 0o4000
+_SOCK_CLOEXEC = 0o2000000
 _LAST_DESCRIPTOR = 0xFFFFFFFF
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -171,8 +176,50 @@ def open_beneath(directory_fd: int, path: str, flags: int) -> int:
 
 
 def bring_loopback_up() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        try:
-            ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP_RUNNING))
-        except OSError as error:
-            raise StepFailed("bringing the loopback device up", error.errno or 0) from error
+    any_socket = _socket(_AF_INET, "a socket for the loopback device")
+    try:
+        ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP_RUNNING))
+    except OSError as error:
+        raise StepFailed("bringing the loopback device up", error.errno or 0) from error
+    finally:
+        os.close(any_socket)
+
+
+def claim_name(name: str) -> int | None:
+    """A descriptor that holds this name for its lifetime, or None if another process of this host holds it. The name is
+    an abstract socket's, so the kernel gives it back whatever happens."""
+    fd = _socket(_AF_UNIX, f"a socket to claim {name}")
+    address = struct.pack("H", _AF_UNIX) + b"\0" + name.encode()
+    if _libc.bind(fd, address, len(address)) < 0:
+        error_number = ctypes.get_errno()
+        os.close(fd)
+        if error_number != errno.EADDRINUSE:
+            raise StepFailed(f"claiming {name}", error_number)
+        return None
+    return fd
+
+
+def _socket(family: int, what: str) -> int:
+    fd = int(_libc.socket(family, _SOCK_DGRAM | _SOCK_CLOEXEC, 0))
+    _check(fd, what)
+    return fd
+
+
+def accept(listener_fd: int) -> int:
+    """A new connection's descriptor, non-blocking. Raises ``OSError``, ``BlockingIOError`` if there is none."""
+    fd = int(_libc.accept4(listener_fd, None, None, _SOCK_NONBLOCK | _SOCK_CLOEXEC))
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return fd
+
+
+def write_file(path: str, text: str) -> None:
+    """One write to an existing file, as kernel files want it. Raises ``OSError``, which names the path."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    except OSError as error:
+        error.filename = path
+        raise
+    finally:
+        os.close(fd)

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import signal
-import socket
 import time
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from t1actors.sandbox.shim.shell import Shell
 from t1actors.sandbox.unpack import remove_tree
 from t1actors.sandbox.wire import Create, Made
 
-MESSAGE_BYTES = 4096
+REPORT_BYTES = 4096
 _FIRST_UID = 0x10000000
 _UIDS = 65_536
 _UID_RANGES = 8192
@@ -46,13 +45,14 @@ class Prepared(NamedTuple):
 
 
 class Built(NamedTuple):
-    """A sandbox that is ready. ``control`` speaks with init (``init``)."""
+    """A sandbox that is ready, with the pipes to its init."""
 
     made: Made
     root: Root
     guard: Guard
     shell: Shell
-    control: socket.socket
+    orders_fd: int
+    reports_fd: int
     init_pid: int
 
 
@@ -65,7 +65,6 @@ class Sandbox:
         self._directory = f"{prepared.root_directory}/{name}"
         self._guard: Guard | None = None
         self._init_pid = 0
-        self._uid_lock: socket.socket | None = None
 
     def build(self, order: Create, data: bytes) -> Built:
         """
@@ -80,7 +79,7 @@ class Sandbox:
         for place, read_only, size_bytes in order.layers:
             layers.append(LayerBytes(place, read_only, data[at : at + size_bytes]))
             at += size_bytes
-        self._uid_lock, first_uid = _lock_uids()
+        first_uid = _claim_uids()
         guard = self._guard = Guard(
             prepared.controllers,
             prepared.group_prefix + self._name,
@@ -89,9 +88,10 @@ class Sandbox:
         )
         os.mkdir(f"{self._directory}/fs")
         root = plan_root(f"{self._directory}/fs", prepared.host_files, layers)
-        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        status_read, status_write = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(status_read, False)
+        their_orders, orders = os.pipe2(os.O_CLOEXEC)
+        reports, their_reports = os.pipe2(os.O_CLOEXEC)
+        status, their_status = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(status, False)
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWPID, "mount and pid namespaces")
         inside = Inside(
             root=root,
@@ -101,8 +101,9 @@ class Sandbox:
             workdir=order.workdir,
             environment={**_BASE_ENVIRONMENT, **dict(order.environment)},
             filter_program=prepared.filter_program,
-            control=theirs,
-            status_fd=status_write,
+            orders_fd=their_orders,
+            reports_fd=their_reports,
+            status_fd=their_status,
         )
         # Forked as early as can be: what this process writes to its memory from here on is not copied twice, and the
         # two work side by side.
@@ -112,18 +113,17 @@ class Sandbox:
                 run_init(inside)
             finally:  # whatever happens, a child never goes on as a second shim
                 os._exit(70)
-        theirs.close()
-        os.close(status_write)
+        for fd in (their_orders, their_reports, their_status):
+            os.close(fd)
         make_root(root, prepared.host_files, layers, uid=first_uid, workdir=order.workdir, disk_mb=order.disk_mb)
         laid_out_s = time.monotonic()
-        _agree(control, b"G", b"U")
+        _agree(orders, reports, b"G\n", b"U\n")
         mapping = uid_map(first_uid)
         for kind in ("uid_map", "gid_map"):
-            with open(f"/proc/{self._init_pid}/{kind}", "w") as file:
-                file.write(mapping + "\n")
-        _agree(control, b"M", b"R")
-        control.setblocking(False)
-        shell = Shell(root.control, status_read, root.disk, guard, order.output_bytes)
+            linux.write_file(f"/proc/{self._init_pid}/{kind}", mapping + "\n")
+        _agree(orders, reports, b"M\n", b"R\n")
+        os.set_blocking(reports, False)
+        shell = Shell(root.control, status, root.disk, guard, order.output_bytes)
         ended_s = time.monotonic()
         made = Made(
             existed=False,
@@ -133,7 +133,7 @@ class Sandbox:
             warnings=["memory is only watched, a burst can overshoot"] if guard.watches_memory else [],
             phases={"root_s": round(laid_out_s - started_s, 6), "isolate_s": round(ended_s - laid_out_s, 6)},
         )
-        return Built(made, root, guard, shell, control, self._init_pid)
+        return Built(made, root, guard, shell, orders, reports, self._init_pid)
 
     def kill_inside(self) -> None:
         """Every process inside is dead and reaped when this returns."""
@@ -155,31 +155,24 @@ class Sandbox:
         os.close(root)
 
 
-def _agree(control: socket.socket, say: bytes, expect: bytes) -> None:
+def _agree(orders_fd: int, reports_fd: int, say: bytes, expect: bytes) -> None:
     """Tell init to go on and wait for it. Raises the ``StepFailed`` that it reports."""
     with contextlib.suppress(BrokenPipeError):  # it failed already, and its report waits here
-        control.send(say)
-    message = control.recv(MESSAGE_BYTES)
-    if message == expect:
+        os.write(orders_fd, say)
+    report = os.read(reports_fd, REPORT_BYTES)
+    if report == expect:
         return
-    if message[:1] == b"E":
-        number, _, step = message[1:].decode().partition(" ")
+    if report[:1] == b"E":
+        number, _, step = report[1:].decode().strip().partition(" ")
         raise StepFailed(step, int(number))
     raise StepFailed("starting the first process inside", errno.ECHILD)
 
 
-def _lock_uids() -> tuple[socket.socket, int]:
-    """A range of user ids that no other sandbox of this host has: the name of an abstract socket is the lock, so it ends
-    with this process."""
-    lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+def _claim_uids() -> int:
+    """The first of a range of user ids that no other sandbox of this host has, as long as this process lives."""
     start = os.getpid()
     for offset in range(_UID_RANGES):
         number = (start + offset) % _UID_RANGES
-        try:
-            lock.bind(f"\0t1actors-uids-{number}")
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise StepFailed("reserving user ids", error.errno or 0) from error
-        else:
-            return lock, _FIRST_UID + number * _UIDS
-    raise StepFailed(f"reserving user ids: all {_UID_RANGES} ranges are taken", errno.EADDRINUSE)
+        if linux.claim_name(f"t1actors-uids-{number}") is not None:
+            return _FIRST_UID + number * _UIDS
+    raise StepFailed(f"claiming user ids: all {_UID_RANGES} ranges are taken", errno.EADDRINUSE)

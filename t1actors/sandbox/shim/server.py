@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import stat
 import sys
 import time
@@ -25,7 +24,7 @@ from t1actors.sandbox.errors import ArchiveError
 from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.limits import WATCHDOG_PERIOD_S
 from t1actors.sandbox.shim.linux import StepFailed
-from t1actors.sandbox.shim.sandbox import MESSAGE_BYTES, Built, Prepared, Sandbox
+from t1actors.sandbox.shim.sandbox import REPORT_BYTES, Built, Prepared, Sandbox
 from t1actors.sandbox.shim.shell import CommandResult
 from t1actors.sandbox.wire import (
     Answer,
@@ -50,8 +49,8 @@ _READ_BYTES = 1 << 18
 
 
 class _Connection:
-    def __init__(self, stream: socket.socket) -> None:
-        self.stream = stream
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
         self.inbox = Inbox()
         self.out = memoryview(b"")
         self.waits_for = ""
@@ -59,10 +58,10 @@ class _Connection:
 
 
 class Shim:
-    def __init__(self, prepared: Prepared, name: str, listener: socket.socket) -> None:
+    def __init__(self, prepared: Prepared, name: str, listener_fd: int) -> None:
         self._name = name
         self._sandbox = Sandbox(prepared, name)
-        self._listener = listener
+        self._listener_fd = listener_fd
         self._connections: dict[int, _Connection] = {}
         self._lease_s = _UNBUILT_LEASE_S
         self._lease_ends_s = time.monotonic() + self._lease_s
@@ -81,17 +80,17 @@ class Shim:
     # --- the loop ---
 
     def serve(self) -> NoReturn:
-        self._listener.setblocking(False)
+        os.set_blocking(self._listener_fd, False)
         signal.signal(signal.SIGTERM, self._terminate)
         while True:
             ready = self._wait()
             now_s = time.monotonic()
-            if self._listener.fileno() in ready:
+            if self._listener_fd in ready:
                 self._accept()
             if self._built is not None and self._alive:
                 self._attend(self._built, ready)
             for connection in [c for fd, c in self._connections.items() if fd in ready]:
-                if connection.stream.fileno() >= 0:
+                if self._connections.get(connection.fd) is connection:
                     self._talk(connection)
             if self._built is not None and self._alive:
                 self._start_next(self._built)
@@ -107,12 +106,12 @@ class Shim:
 
     def _wait(self) -> set[int]:
         poll = select.poll()
-        poll.register(self._listener, select.POLLIN)
+        poll.register(self._listener_fd, select.POLLIN)
         for connection in self._connections.values():
-            poll.register(connection.stream, select.POLLIN | (select.POLLOUT if connection.out else 0))
+            poll.register(connection.fd, select.POLLIN | (select.POLLOUT if connection.out else 0))
         wakes = [] if self._connections else [self._lease_ends_s]
         if self._built is not None and self._alive:
-            poll.register(self._built.control, select.POLLIN)
+            poll.register(self._built.reports_fd, select.POLLIN)
             shell = self._built.shell
             for fd, events in shell.fds():
                 poll.register(fd, events)
@@ -126,18 +125,16 @@ class Shim:
 
     def _accept(self) -> None:
         try:
-            stream, _ = self._listener.accept()
-        except BlockingIOError:
+            fd = linux.accept(self._listener_fd)
+        except OSError:  # whoever called has gone again
             return
-        stream.setblocking(False)
-        self._connections[stream.fileno()] = _Connection(stream)
+        self._connections[fd] = _Connection(fd)
 
     def _talk(self, connection: _Connection) -> None:
         try:
             if connection.out:
-                sent = connection.stream.send(connection.out)
-                connection.out = connection.out[sent:]
-            data = connection.stream.recv(_READ_BYTES)
+                connection.out = connection.out[os.write(connection.fd, connection.out) :]
+            data = os.read(connection.fd, _READ_BYTES)
             if not data:
                 self._drop(connection)
                 return
@@ -156,14 +153,14 @@ class Shim:
                 self._obey(connection, order, content)
 
     def _drop(self, connection: _Connection) -> None:
-        del self._connections[connection.stream.fileno()]
-        connection.stream.close()
+        del self._connections[connection.fd]
+        os.close(connection.fd)
 
     def _answer(self, connection: _Connection, answer: Answer, data: bytes = b"") -> None:
         connection.waits_for = ""
         connection.out = memoryview(encode(answer, data))
         try:
-            connection.out = connection.out[connection.stream.send(connection.out) :]
+            connection.out = connection.out[os.write(connection.fd, connection.out) :]
         except BlockingIOError:
             pass  # the loop sends the rest
         except OSError:
@@ -174,7 +171,7 @@ class Shim:
     def _obey(self, connection: _Connection, order: Order, data: bytes) -> None:
         if isinstance(order, Kill):
             self._sandbox.remove()
-            connection.stream.setblocking(True)
+            os.set_blocking(connection.fd, True)
             self._answer(connection, Done())
             os._exit(0)
         if isinstance(order, Create):
@@ -209,7 +206,7 @@ class Shim:
             self._answer(connection, self._built.made)
             return
         self._sandbox.remove()
-        connection.stream.setblocking(True)
+        os.set_blocking(connection.fd, True)
         self._answer(connection, failure)
         os._exit(1)
 
@@ -279,7 +276,7 @@ class Shim:
 
     def _attend(self, built: Built, ready: set[int]) -> None:
         """What the shell and init have to say, and what is to be said to init."""
-        if built.control.fileno() in ready:
+        if built.reports_fd in ready:
             self._hear_init(built)
         if not self._alive:
             return
@@ -308,13 +305,12 @@ class Shim:
 
     def _hear_init(self, built: Built) -> None:
         try:
-            message = built.control.recv(MESSAGE_BYTES)
+            reports = os.read(built.reports_fd, REPORT_BYTES)
         except BlockingIOError:
             return
-        except ConnectionResetError:
-            message = b""
-        if message:
-            self._settle(built.shell.said_by_init(message))
+        for line in reports.splitlines():
+            self._settle(built.shell.said_by_init(line))
+        if reports:
             return
         # Init is dead and the namespace with it: the kernel ran out of memory inside, or someone outside did it.
         self._death = "memory" if built.shell.memory_was_exceeded() else "killed"
@@ -322,12 +318,12 @@ class Shim:
 
     def _tell_init(self, built: Built) -> None:
         while built.shell.to_init:
-            message = built.shell.to_init.pop(0)
-            if message == b"K":
+            order = built.shell.to_init.pop(0)
+            if order == b"K\n":
                 self._kill_since_s = time.monotonic()
             try:
-                built.control.send(message)
-            except OSError:  # it died; hearing of that is the loop's business
+                os.write(built.orders_fd, order)
+            except BrokenPipeError:  # it died; hearing of that is the loop's business
                 return
 
     def _stop_commands(self, built: Built, answer: Failed) -> None:
@@ -341,7 +337,7 @@ class Shim:
             self._answer(connection, answer)
 
 
-def run_shim(prepared: Prepared, name: str, listener: socket.socket) -> NoReturn:
+def run_shim(prepared: Prepared, name: str, listener_fd: int) -> NoReturn:
     """The life of one shim, in a freshly forked child of the fork server."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -351,11 +347,11 @@ def run_shim(prepared: Prepared, name: str, listener: socket.socket) -> NoReturn
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for fd, source in ((0, null), (1, log), (2, log)):
         os.dup2(source, fd)
-    linux.close_all_but([listener.fileno()])
+    linux.close_all_but([listener_fd])
     linux.set_name("t1-shim")
     linux.forbid_inspection()
     try:
-        Shim(prepared, name, listener).serve()
+        Shim(prepared, name, listener_fd).serve()
     finally:  # a fault of this program: into the log it goes, and nothing of the fork server's runs in this child
         error = sys.exc_info()[1]
         if error is not None:

@@ -160,11 +160,11 @@ class Shell:
         """Have init kill everything inside; the command in flight ends when it has."""
         if self._command is not None and not self._command.killing:
             self._command.killing = why
-            self.to_init.append(b"K")
+            self.to_init.append(b"K\n")
 
-    def said_by_init(self, message: bytes) -> CommandResult | None:
+    def said_by_init(self, line: bytes) -> CommandResult | None:
         now_s = time.monotonic()
-        kind, rest = message[:1], message[1:]
+        kind, rest = line[:1], line[1:]
         if kind == b"P":
             self._pid, self._starting = int(rest), False
         elif kind == b"E":  # no process could be started: make room, and give up this command
@@ -210,7 +210,7 @@ class Shell:
         self._script_fd = os.open("in", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._directory)
         os.write(self._script_fd, b"BASH_ARGV0=bash\n")
         self._starting = True
-        self.to_init.append(b"S")
+        self.to_init.append(b"S\n")
 
     def _make_pipe(self, name: str) -> None:
         # A new pipe each time: whoever still has the old one can't reach this one's reader or writer.
