@@ -53,7 +53,6 @@ ONCE: dict[str, tuple[str, ...]] = {
     "ValuesEstimated": ("step",),
     "CriticUpdated": ("step",),
     "ActorUpdated": ("step",),
-    "WeightsPublished": ("version", "version_index"),
     "RunFinished": (),
 }
 """Events that state a result: once for each value of these fields, whoever died in between."""
@@ -99,6 +98,8 @@ class Invariants:
     _trials: dict[str, _Trial] = field(default_factory=dict[str, _Trial])
     _steps: dict[int, StepOpened] = field(default_factory=dict[int, StepOpened])
     _published: set[str] = field(default_factory=set[str])
+    _current: str = ""
+    """The version last published. An older one may come again: after warm-up the policy is what it was before."""
     _intended: dict[tuple[str, str], tuple[int, EffectIntended]] = field(
         default_factory=dict[tuple[str, str], tuple[int, EffectIntended]]
     )
@@ -182,6 +183,9 @@ class Invariants:
                 version = step.version if step is not None else ""
                 self._trials[event.replacement.trial] = _Trial(event.step, event.replacement.index, version)
             case WeightsPublished():
+                if event.version == self._current:
+                    self._error(entry, f"a second WeightsPublished for version {event.version[:12]}, which was current")
+                self._current = event.version
                 self._published.add(event.version)
             case ActorUpdated():
                 self._staleness(entry, event)

@@ -14,6 +14,7 @@ from t1actors.events import (
     TurnExecuted,
     TurnSampled,
     VersionSpan,
+    WeightsPublished,
 )
 from t1actors.log.blobs import MemoryBlobs
 from t1actors.log.memory import MemoryLog
@@ -122,6 +123,20 @@ def test_a_sound_run_has_no_findings():
 def test_a_broken_invariant_is_found_where_it_was_broken(change, journal, words):
     found = errors_of(change)
     assert any(f.journal == journal and words in f.message for f in found), [f.text for f in found]
+
+
+def test_a_version_may_be_published_again_after_another_but_not_twice_in_a_row():
+    def published(version: str) -> WeightsPublished:
+        return WeightsPublished(version=version, version_index=0, size_bytes=1, seconds=0.0)
+
+    log = MemoryLog()
+    recorder = Recorder(log)
+    for version in ("initial", "warmed", "initial"):
+        recorder.emit("publisher", published(version))
+    assert check_events(merged(log)) == []
+    recorder.emit("publisher", published("initial"))
+    [finding] = check_events(merged(log))
+    assert "a second WeightsPublished" in finding.message
 
 
 def test_an_effect_left_open_by_a_finished_run_is_a_note():
