@@ -41,6 +41,7 @@ from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Perf
 from t1actors.sandbox.admission import Admission, TokenBucket
 from t1actors.sandbox.backend import NamespaceBackend
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxUnavailable
+from t1actors.sandbox.errors import SandboxSealed as SealedMeanwhile
 from t1actors.sandbox.interface import Limits, RunRequest, SandboxSpec
 from t1actors.sandbox.pool import SandboxPool
 from t1actors.tasks.layers import environment_layers
@@ -264,6 +265,8 @@ class Pool:
         request = RunRequest(key=effect.key, command=effect.command, limit_s=self._config.rollout.command_deadline_s)
         try:
             result = await self._pool.run(effect.trial, request)
+        except SealedMeanwhile:  # the agent's time was up before the command began: graded as it stands
+            return []
         except SandboxDied as error:
             if error.cause != "memory":
                 return [TrialFailed(trial=effect.trial, cause=type(error).__name__, detail=str(error))]
