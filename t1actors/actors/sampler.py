@@ -254,6 +254,8 @@ class Sampler:
                 known_rows=trial.rows,
             )
         )
+        if effect.trial not in self._state.trials:  # ended during the generation, whose cancelling is not durable yet
+            return []
         command = self._harness.command_of(result.sampled_ids)
         end = end_before_execution(command, result.finish)
         sampled = TurnSampled(

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 from t1actors import config as cfg
 from t1actors.actors.sampler import Load, Sample, Sampler, SamplerState, turn_seed
@@ -26,7 +28,7 @@ from t1actors.events import (
     WeightsOffered,
 )
 from t1actors.log.blobs import MemoryBlobs
-from t1actors.runtime.actor import ActorContext, Decision
+from t1actors.runtime.actor import ActorContext, Decision, Performing
 
 EMPTY = Payload(digest="00", size_bytes=0, inline=b"")
 
@@ -135,6 +137,28 @@ def test_out_of_time_after_a_turn_is_graded_and_before_any_is_unmeasured(bench: 
     [ended] = bench.send(TimerFired(key="s0.t1/deadline", due_s=1.0)).events
     assert isinstance(ended, EpisodeEnded)
     assert ended.reason == "deadline"
+
+
+def test_a_turn_that_was_still_being_sampled_when_its_episode_ended_is_not_recorded(bench: Bench) -> None:
+    """Else the trial would have a turn after its end, or end twice."""
+
+    async def no_report(done: float, total: float, unit: str) -> None:
+        raise AssertionError("the sampler reports no progress")
+
+    async def main() -> None:
+        [sample, _] = bench.ready("s0.t0").effects
+        results: list[AnyEvent] = []
+
+        async def generate() -> None:
+            results.extend(await bench.sampler.perform(sample, Performing(attempt=1, report=no_report)))
+
+        async with bench.sampler.running(), trio.open_nursery() as nursery:
+            nursery.start_soon(generate)
+            await trio.testing.wait_all_tasks_blocked()
+            bench.send(TimerFired(key="s0.t0/deadline", due_s=1.0))
+        assert results == []
+
+    trio.run(main)
 
 
 def test_a_cancelled_trial_stops_the_generation_it_is_in(bench: Bench) -> None:
