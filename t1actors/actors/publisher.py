@@ -39,6 +39,9 @@ from t1actors.events import (
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Wait
 
 BARRIER_DEADLINE_S = 120.0
+LAST_CALL_S = 60.0
+"""Granted once more when the deadline has passed: it counts the time in which an interrupted run stood still, too, and
+a replica that starts with the resumed run must get the time to answer."""
 
 
 @dataclass(frozen=True)
@@ -139,11 +142,13 @@ class Publisher:
                     f"step {event.step}: not one of {event.launched} trials was graded; `t1 log cat` shows each cause",
                 )
             case TimerFired() if state.barrier is not None and event.key == _deadline_key(state.barrier.step):
+                return Decision(effects=[Wait(key=_last_call_key(state.barrier.step), seconds=LAST_CALL_S)])
+            case TimerFired() if state.barrier is not None and event.key == _last_call_key(state.barrier.step):
                 missing = sorted(self._replicas - set(state.barrier.loaded))
                 return _failed(
                     state.barrier.next_step,
                     f"barrier after step {state.barrier.step}: no answer from {', '.join(missing)} within "
-                    f"{BARRIER_DEADLINE_S:.0f} s; see logs/",
+                    f"{BARRIER_DEADLINE_S + LAST_CALL_S:.0f} s; see logs/",
                 )
             case (
                 ActorInitialised()
@@ -270,12 +275,17 @@ class Publisher:
             seconds=max(barrier.loaded.values()),
         )
         return Decision(
-            events=[published, *self._opening(state, barrier.next_step)], cancels=[_deadline_key(barrier.step)]
+            events=[published, *self._opening(state, barrier.next_step)],
+            cancels=[_deadline_key(barrier.step), _last_call_key(barrier.step)],
         )
 
 
 def _deadline_key(step: int) -> str:
     return f"barrier/{step}/deadline"
+
+
+def _last_call_key(step: int) -> str:
+    return f"barrier/{step}/last-call"
 
 
 def _failed(step: int, reason: str) -> Decision:

@@ -27,7 +27,7 @@ from t1actors.events import (
     WeightsPublished,
 )
 from t1actors.log.blobs import MemoryBlobs
-from t1actors.runtime.actor import ActorContext
+from t1actors.runtime.actor import ActorContext, Wait
 from tests.actors.samples import actor_updated, critic_updated
 
 
@@ -164,9 +164,21 @@ def test_after_warm_up_the_policy_is_published_as_it_was_before(tmp_path: Path) 
 def test_a_replica_that_never_answers_fails_the_run_by_name(bench: Bench) -> None:
     bench.send(CriticInitialised(weights="c0", state=payload("c0")))
     bench.send(ActorInitialised(version="v0", weights=payload("v0"), state=payload("s0")))
-    [failed] = bench.send(TimerFired(key="barrier/-1/deadline", due_s=120.0))
+    assert bench.send(TimerFired(key="barrier/-1/deadline", due_s=120.0)) == []
+    [failed] = bench.send(TimerFired(key="barrier/-1/last-call", due_s=60.0))
     assert isinstance(failed, RunFailed)
     assert "sampler" in failed.reason
+
+
+def test_a_run_that_stood_still_in_a_barrier_goes_on_when_it_is_resumed(bench: Bench) -> None:
+    """The deadline passed while nothing ran, so it fires at once: the replica gets time to start and answer."""
+    bench.send(CriticInitialised(weights="c0", state=payload("c0")))
+    bench.send(ActorInitialised(version="v0", weights=payload("v0"), state=payload("s0")))
+    fired = TimerFired(key="barrier/-1/deadline", due_s=120.0)
+    [wait] = bench.publisher.decide(bench.state, fired).effects
+    assert isinstance(wait, Wait)
+    bench.answer(-1, "v0")
+    assert [opened.step for opened in bench.opened] == [0, 1]
 
 
 def test_a_batch_without_one_graded_trial_fails_the_run(bench: Bench) -> None:
