@@ -9,6 +9,7 @@ Guarantees: a cancelled or failed ``create`` that started a sandbox leaves none;
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -351,8 +352,9 @@ class _ForkServer:
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        try:
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # it may have left a last word
             await self._process.stdin.send(f"{line}\n".encode())
+        try:
             while b"\n" not in self._buffer:
                 self._buffer += await self._process.stdout.receive()
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):

@@ -25,6 +25,10 @@ if sys.argv[1] == "no sys_admin":
     status = dict(line.split(":\\t", 1) for line in Path("/proc/self/status").read_text().splitlines())
     held = int(status["CapPrm"], 16)
     linux.keep_only_capabilities({bit for bit in range(64) if held >> bit & 1} - {21})
+elif sys.argv[1] == "no bash":
+    linux.unshare(linux.CLONE_NEWNS, "here")
+    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("/dev/null", "/usr/bin/bash", flags=linux.MS_BIND)
 else:
     os.setuid(65534)
 
@@ -48,6 +52,7 @@ anyio.run(main, backend="trio")
     ("taken", "step", "reason"),
     [
         ("no sys_admin", "unshare mount and pid namespaces", "Operation not permitted (EPERM)"),
+        ("no bash", "finding /usr/bin/bash", "No such file or directory (ENOENT)"),
         ("no root", "starting the fork server", "user 65534 is not root"),
     ],
 )

@@ -22,6 +22,7 @@ import sys
 from collections.abc import Iterator
 
 from t1actors.sandbox.shim import linux
+from t1actors.sandbox.shim.init import SHELL
 from t1actors.sandbox.shim.limits import Controllers, find_controllers, groups_named, remove_group
 from t1actors.sandbox.shim.linux import StepFailed
 from t1actors.sandbox.shim.rootfs import read_host_files
@@ -39,6 +40,8 @@ def main(root_directory: str, prefix: str, use_cgroups: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides when this ends: by closing the input
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended shims leave no zombies
     os.chdir(root_directory)
+    if not os.access(SHELL, os.X_OK):
+        raise StepFailed(f"finding {SHELL}", errno.ENOENT)
     controllers = find_controllers(f"{prefix}.probe-{os.getpid()}") if use_cgroups else Controllers(None, None)
     prepared = Prepared(
         root_directory=root_directory,

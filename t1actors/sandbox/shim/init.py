@@ -34,7 +34,7 @@ _IDS = 65_536
 # SYS_CHROOT, SETFCAP: Docker's set without raw sockets, device nodes and the audit log.
 _KEPT_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 31)
 _READ_BYTES = 4096
-_SHELL = "/usr/bin/bash"
+SHELL = "/usr/bin/bash"
 # What Python and the shim ignore, a shell must not: it would hand it on to everything it starts.
 _INHERITED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -173,7 +173,7 @@ def _start_shell(inside: Inside, shells: set[int]) -> None:
         os.chdir("/")
     try:
         pid = os.posix_spawn(
-            _SHELL,
+            SHELL,
             ["bash", "--noprofile", "--norc", "/dev/.t1/in"],
             inside.environment,
             file_actions=[(os.POSIX_SPAWN_DUP2, inside.status_fd, STATUS_FD)],

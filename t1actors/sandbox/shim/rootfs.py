@@ -11,12 +11,14 @@ link that a layer planted. All of it lives in the shim's private mount namespace
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from t1actors.sandbox.archive import OPEN_DIRECTORY
+from t1actors.sandbox.errors import SandboxRefused
 from t1actors.sandbox.shim.linux import (
     MS_BIND,
     MS_NODEV,
@@ -133,7 +135,8 @@ def make_root(
 
     Raises:
         StepFailed: the step that the host refused.
-        ArchiveError: a layer's bytes, or where it is to be laid out.
+        ArchiveError: a layer's bytes.
+        SandboxRefused: the layers are too large.
     """
     own = root.own
     mount("none", "/", flags=MS_REC | MS_SLAVE)  # what the host unmounts goes here too; nothing goes the other way
@@ -167,7 +170,9 @@ def make_root(
                 _lay_out(layer.archive, _make_directory("disk/upper", layer.at), overlay=True)
         _make_directory("disk/upper", workdir)
     except OSError as error:
-        raise StepFailed(f"laying out the root (disk {disk_mb} MB)", error.errno or 0) from error
+        if error.errno == errno.ENOSPC:
+            raise SandboxRefused(f"the layers do not fit the disk of {disk_mb} MB; raise limits.disk_mb") from error
+        raise StepFailed("laying out the root", error.errno or 0) from error
     finally:
         set_file_system_ids(0, 0)
     os.umask(previous_umask)

@@ -71,6 +71,7 @@ class Sandbox:
         Raises:
             StepFailed, OSError: what the host refused.
             ArchiveError: a layer's bytes.
+            SandboxRefused: the layers are too large.
         """
         started_s = time.monotonic()
         prepared = self._prepared

@@ -20,7 +20,7 @@ import time
 from typing import NoReturn
 
 from t1actors.sandbox.archive import archive_of_fd
-from t1actors.sandbox.errors import ArchiveError
+from t1actors.sandbox.errors import ArchiveError, SandboxRefused
 from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.limits import WATCHDOG_PERIOD_S
 from t1actors.sandbox.shim.linux import StepFailed
@@ -198,8 +198,8 @@ class Shim:
             failure = Failed("SandboxUnavailable", [error.step, error.reason])
         except OSError as error:
             failure = Failed("SandboxUnavailable", [f"building the sandbox at {error.filename}", str(error.strerror)])
-        except ArchiveError as error:
-            failure = Failed("ArchiveError", [str(error)])
+        except (ArchiveError, SandboxRefused) as error:
+            failure = Failed(type(error).__name__, [f"sandbox {self._name}: {error}"])
         else:
             self._alive = True
             self._lease_s, self._command_s = order.lease_s, order.command_s
