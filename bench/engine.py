@@ -163,8 +163,8 @@ def run(sizes: Sizes) -> list[Table]:
              "engine / bare forward", "engine ms a step"),
             tuple(turns),
             f"{sizes.new_tokens} new tokens for each of B prompts. *generate*: Hugging Face, sampling at temperature 1. "
-            "*bare forward*: its batched forward with a cache and an argmax, nothing else. *engine core*: the engine's loop in "
-            "one thread. *engine*: as actors call it, on an event loop, with log-probs, entropy and routing recorded. "
+            "*bare forward*: its batched forward with a cache and an argmax, nothing else. *engine core*: the engine's loop "
+            "in one thread. *engine*: as actors call it, on an event loop, with log-probs, entropy and routing recorded. "
             "Prefill is included. Above 1 the engine is faster.",
         ),
         Table(

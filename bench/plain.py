@@ -29,6 +29,8 @@ def load() -> Qwen3MoeForCausalLM:
     model = Qwen3MoeForCausalLM.from_pretrained(
         FOLDER, dtype=torch.float32, experts_implementation="grouped_mm", local_files_only=True
     )
+    # A setting that a call leaves at None is filled in from here: without this, generation would stop at the first <|end|>.
+    model.generation_config.eos_token_id = None
     return model.eval()
 
 
@@ -54,7 +56,9 @@ def generate(model: Qwen3MoeForCausalLM, streams: Sequence[Sequence[int]], new_t
     )
     with torch.inference_mode():
         out_BT = model.generate(ids_BT, attention_mask=mask_BT, generation_config=settings)
-    return out_BT[:, ids_BT.shape[1] :].tolist()
+    new_BT = out_BT[:, ids_BT.shape[1] :]
+    assert new_BT.shape[1] == new_tokens, f"{new_BT.shape[1]} new tokens where {new_tokens} were to be timed"
+    return new_BT.tolist()
 
 
 def bare_decode(model: Qwen3MoeForCausalLM, streams: Sequence[Sequence[int]], new_tokens: int) -> None:

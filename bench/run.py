@@ -103,7 +103,8 @@ def run_table(view: RunView) -> Table:
     sampled = sum(step.sampled for step in view.steps.values())
     return Table(
         "The run",
-        ("training steps", "trials a step", "sampled tokens", "seconds", "CPU seconds", "trials/s", "rollout s a training step"),
+        ("training steps", "trials a step", "sampled tokens", "seconds", "CPU seconds", "trials/s",
+         "rollout s a training step"),
         (
             (
                 found.steps,
@@ -130,7 +131,8 @@ def step_table(view: RunView) -> Table:
 
     return Table(
         "Steps",
-        ("step", "purpose", "trials", "open to done s", "rollout s", "values s", "critic s", "actor s", "events kB", "blobs kB"),
+        ("step", "purpose", "trials", "open to done s", "rollout s", "values s", "critic s", "actor s",
+         "events kB", "blobs kB"),
         tuple(row(step) for _, step in sorted(view.steps.items())),
         "The rollout of step t + 1 overlaps the training of step t. Blobs as written: states and weights that no snapshot "
         "needs are deleted later.",
@@ -184,8 +186,8 @@ def recovery_table(result: RunResult, found: Mapping[str, Recovery]) -> Table:
         "Recovery after kill -9 (target: under 10 s)",
         ("actor", "kill to ActorStopped s", "ActorStopped to ActorReady s", "kill to ready s"),
         tuple((name, r.noticed_s, r.ready_s, r.noticed_s + r.ready_s) for name, r in found.items()),
-        f"One run, each actor killed once as a step opens; the run {result.reason} with {result.restarts} restarts. Ready: its "
-        "state is folded from the log again and its effects go on.",
+        f"One run, each actor killed once as a step opens; the run {result.reason} with {result.restarts} restarts. Ready: "
+        "its state is folded from the log again and its effects go on.",
     )
 
 

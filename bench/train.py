@@ -127,7 +127,8 @@ def run(sizes: Sizes) -> list[Table]:
     )
     lengths = [trial.ids for trial in data.trials]
     note = (
-        f"{len(lengths)} shipped demonstrations as trajectories, {ids:,} ids (longest {max(lengths)}), preset {sizes.preset}. "
+        f"{len(lengths)} shipped demonstrations as trajectories, {ids:,} ids (longest {max(lengths)}), "
+        f"preset {sizes.preset}. "
         "*plain / this*: seconds of the plain loop (the actor's: with its pass for old log-probs) over seconds of this "
         "step, round by round; above 1 this step is faster."
     )

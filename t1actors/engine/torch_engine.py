@@ -94,7 +94,10 @@ class TorchEngine:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._serve)
-                yield
+                try:
+                    yield
+                finally:
+                    self._open = False  # the worker looks at it between slabs
                 tasks.cancel_scope.cancel()
         finally:
             self._open = False
@@ -165,13 +168,19 @@ class TorchEngine:
         return await to_thread.run_sync(call, limiter=self._limiter)
 
     def _turn(self, inbox: list[_Call | str]) -> list[_Call]:
-        """Take in what arrived, run one slab; returns what it answered."""
+        """Take in what arrived, then run slabs until one answers a request or there is news; returns what was answered.
+
+        Going back to the event loop after every slab would cost a fifth of a millisecond each time: a fifth of a step of one
+        sequence, a tenth of a step of 64."""
         for item in inbox:
             if isinstance(item, str):
                 self._core.release(item)
             else:
                 self._core.submit(item)
-        return [job for job in self._core.step() if isinstance(job, _Call)]
+        while True:
+            answered = [job for job in self._core.step() if isinstance(job, _Call)]
+            if answered or self._inbox or not self._core.has_work or not self._open:
+                return answered
 
     def _check(self, request: GenerateRequest) -> None:
         """Raise ``RequestRefused`` for what no retry can mend."""
