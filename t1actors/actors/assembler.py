@@ -4,12 +4,14 @@ Guarantees:
 - A batch holds the first B *graded* trials of its step, ordered by trial index; which they are is an event.
 - An ungraded trial (infrastructure, verifier fault) is never a reward: while fewer than B can finish it is replaced by a new
   trial of the same task, at most ``REPLACEMENTS_PER_TRIAL`` times the launch in all; then BatchShort says what is missing.
+  An interruption of the run ends its sandboxes and is nobody's fault: after it the step may replace as many again.
 - The rest is cancelled when the batch is sealed; what was lost is reported by family and by length.
 - Late events of trials that are no longer in play are ignored.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +28,7 @@ from t1actors.events import (
     Graded,
     LossByGroup,
     Purpose,
+    RunStarted,
     StepOpened,
     TrajectoryAssembled,
     TrialCancelled,
@@ -71,12 +74,22 @@ class StepProgress:
     batch_size: int
     temperature: float
     launched: int
+    replaceable: int
+    """How many failed trials may still be replaced."""
     next_index: int
     specs: dict[str, TrialSpec]
     in_play: set[str]
     assembled: dict[str, BatchItem] = field(default_factory=dict[str, BatchItem])
     failed: dict[str, str] = field(default_factory=dict[str, str])
     """Trial -> cause."""
+    replaced: set[str] = field(default_factory=set[str])
+
+    def replace_anew(self) -> None:
+        self.replaceable = math.ceil(REPLACEMENTS_PER_TRIAL * self.launched)
+
+    @property
+    def missing(self) -> int:
+        return self.batch_size - len(self.assembled) - len(self.in_play)
 
 
 @dataclass
@@ -101,18 +114,23 @@ class Assembler:
 
     def fold(self, state: AssemblerState, event: AnyEvent | UnknownEvent) -> AssemblerState:
         match event:
+            case RunStarted():
+                for step in state.steps.values():
+                    step.replace_anew()
             case StepOpened():
                 specs = {spec.trial: spec for spec in event.trials}
-                state.steps[event.step] = StepProgress(
+                step = state.steps[event.step] = StepProgress(
                     step=event.step,
                     purpose=event.purpose,
                     batch_size=event.batch_size,
                     temperature=event.temperature,
                     launched=len(specs),
+                    replaceable=0,
                     next_index=len(specs),
                     specs=specs,
                     in_play=set(specs),
                 )
+                step.replace_anew()
                 state.trials.update((name, TrialProgress(spec, event.step)) for name, spec in specs.items())
             case TurnSampled() if event.trial in state.trials:
                 state.trials[event.trial].turns.append(event)
@@ -130,6 +148,8 @@ class Assembler:
                 spec = event.replacement
                 step.specs[spec.trial] = spec
                 step.next_index = spec.index + 1
+                step.replaceable -= 1
+                step.replaced.add(event.failed)
                 step.in_play.add(spec.trial)
                 state.trials[spec.trial] = TrialProgress(spec, event.step)
             case TrajectoryAssembled() if event.trial in state.trials:
@@ -149,6 +169,8 @@ class Assembler:
 
     def decide(self, state: AssemblerState, event: AnyEvent | UnknownEvent) -> Decision:
         match event:
+            case RunStarted():
+                return Decision(events=[e for step in state.steps.values() for e in self._replacements(step)])
             case Graded() if event.outcome == "graded" and event.trial in state.trials:
                 return Decision(effects=[Assemble(key=f"{event.trial}/assemble", trial=event.trial)])
             case Graded() | TrialFailed():
@@ -202,30 +224,38 @@ class Assembler:
 
     def _replace_or_shorten(self, state: AssemblerState, trial: str) -> Decision:
         step = state.steps.get(_step_of(trial))
-        if step is None or trial not in step.failed:
+        if step is None or trial not in step.failed or trial in step.replaced:
             return NOTHING
-        possible = len(step.assembled) + len(step.in_play)
-        if possible >= step.batch_size:
+        if step.missing <= 0:
             return NOTHING
-        replaced = len(step.specs) - step.launched
-        if replaced < REPLACEMENTS_PER_TRIAL * step.launched:
-            name = trial_id(step.step, step.next_index)
-            spec = step.specs[trial]
-            replacement = TrialSpec(
-                trial=name,
-                index=step.next_index,
-                task=spec.task,
-                seed=trial_seed(self._config.run.seed, name),
-                turn_limit=spec.turn_limit,
-            )
-            cause = step.failed[trial]
-            replaced_event = TrialReplaced(
-                step=step.step, temperature=step.temperature, failed=trial, cause=cause, replacement=replacement
-            )
-            return Decision(events=[replaced_event])
+        if step.replaceable > 0:
+            return Decision(events=[self._replacement(step, trial, step.next_index)])
         if step.in_play:
             return NOTHING
         return self._seal(state, step.step)
+
+    def _replacements(self, step: StepProgress) -> list[TrialReplaced]:
+        """For what is missing, as far as there are failed trials that nothing has replaced."""
+        waiting = [trial for trial in step.failed if trial not in step.replaced]
+        chosen = waiting[: max(0, min(step.missing, step.replaceable))]
+        return [self._replacement(step, trial, step.next_index + n) for n, trial in enumerate(chosen)]
+
+    def _replacement(self, step: StepProgress, trial: str, index: int) -> TrialReplaced:
+        name = trial_id(step.step, index)
+        spec = step.specs[trial]
+        return TrialReplaced(
+            step=step.step,
+            temperature=step.temperature,
+            failed=trial,
+            cause=step.failed[trial],
+            replacement=TrialSpec(
+                trial=name,
+                index=index,
+                task=spec.task,
+                seed=trial_seed(self._config.run.seed, name),
+                turn_limit=spec.turn_limit,
+            ),
+        )
 
     def _seal(self, state: AssemblerState, number: int) -> Decision:
         """The batch, once B trials are in it, or once no more can come."""

@@ -17,6 +17,7 @@ from t1actors.events import (
     Graded,
     Isolation,
     Outcome,
+    RunStarted,
     StepOpened,
     TrajectoryAssembled,
     TrialCancelled,
@@ -160,6 +161,30 @@ def test_when_every_trial_fails_the_step_ends_short_and_says_why(tmp_path: Path)
     assert isinstance(short, BatchShort)
     assert (short.wanted, short.possible, short.causes) == (2, 0, {"SandboxDied": 4})
     assert bench.batch().items == ()
+
+
+def test_failures_of_an_interruption_use_up_no_replacements(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, launched=2, wanted=2)
+    for n in range(3):
+        bench.send(
+            RunStarted(run="r", config_digest="", config_toml="", code_version="", environment={}, resumed=n > 0)
+        )
+        for index in (2 * n, 2 * n + 1):
+            bench.send(TrialFailed(trial=f"s0.t{index}", cause="SandboxGone"))
+    bench.finish("s0.t6")
+    bench.finish("s0.t7")
+    assert [item.trial for item in bench.batch().items] == ["s0.t6", "s0.t7"]
+    assert not bench.of(BatchShort)
+
+
+def test_a_resumed_run_replaces_what_could_not_be_replaced_before(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, launched=2, wanted=2)
+    for index in (0, 2, 3):
+        bench.send(TrialFailed(trial=f"s0.t{index}", cause="SandboxGone"))
+    started = RunStarted(run="r", config_digest="", config_toml="", code_version="", environment={}, resumed=True)
+    [replaced] = bench.send(started).events
+    assert isinstance(replaced, TrialReplaced)
+    assert (replaced.failed, replaced.replacement.trial) == ("s0.t3", "s0.t4")
 
 
 def test_a_short_batch_still_holds_the_trials_that_were_graded(tmp_path: Path) -> None:
