@@ -399,12 +399,64 @@ def _validate(config: Config) -> None:
     )
     need(t.snapshot_every >= 1, f"train.snapshot_every = {t.snapshot_every}: must be at least 1")
     need(len(config.tasks.levels) > 0, "tasks.levels: at least one level")
+    for key, least in _LEAST.items():
+        value = _leaf(config, key)
+        need(value >= least, f"{key} = {value}: must be at least {least}")
+    for key in _POSITIVE:
+        value = _leaf(config, key)
+        need(value > 0, f"{key} = {value}: must be positive")
     for name, part in (("actor", t.actor), ("critic", t.critic)):
         need(part.minibatches >= 1 and part.epochs >= 1, f"train.{name}: epochs and minibatches must be at least 1")
         need(
             part.minibatches <= r.batch_size,
             f"train.{name}.minibatches = {part.minibatches}: more than rollout.batch_size",
         )
+        need(part.learning_rate >= 0, f"train.{name}.learning_rate = {part.learning_rate}: must not be negative")
+        need(part.weight_decay >= 0, f"train.{name}.weight_decay = {part.weight_decay}: must not be negative")
+        need(part.gradient_clip > 0, f"train.{name}.gradient_clip = {part.gradient_clip}: must be positive")
+        need(all(0 <= beta < 1 for beta in part.betas), f"train.{name}.betas = {part.betas}: both must lie in [0, 1)")
+    need(t.actor.clip > 0, f"train.actor.clip = {t.actor.clip}: must be positive")
+    need(t.critic.value_clip >= 0, f"train.critic.value_clip = {t.critic.value_clip}: must not be negative")
+
+
+_LEAST: Mapping[str, int] = {
+    "run.restart_budget": 0,
+    "tasks.train_count": 0,
+    "tasks.heldout_per_level": 0,
+    "tasks.warmup_count": 0,
+    "tasks.train_seed": 0,
+    "tasks.heldout_seed": 0,
+    "tasks.warmup_seed": 0,
+    "schedule.warmup_steps": 0,
+    "schedule.recalibrate_steps": 0,
+    "schedule.train_steps": 0,
+    "rollout.turn_limit": 1,
+    "rollout.observation_chars": 0,
+    "rollout.max_live_sequences": 1,
+    "sandbox.memory_mb": 16,
+    "sandbox.disk_mb": 1,
+    "sandbox.processes": 2,
+    "sandbox.output_bytes": 0,
+    "verify.parallel": 1,
+    "train.micro_batch_ids": 1,
+}
+_POSITIVE = (
+    "rollout.trial_deadline_s",
+    "rollout.agent_deadline_s",
+    "rollout.command_deadline_s",
+    "sandbox.create_deadline_s",
+    "sandbox.lease_s",
+    "verify.deadline_s",
+    "run.backoff_s",
+    "run.backoff_max_s",
+)
+
+
+def _leaf(config: Config, key: str) -> Any:
+    node: Any = config
+    for part in key.split("."):
+        node = getattr(node, part)
+    return node
 
 
 def _toml_value(value: Any) -> str:

@@ -64,6 +64,26 @@ def test_a_wrong_setting_is_named_with_what_would_be_right(sets, words):
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "schedule.train_steps=-1",
+        "rollout.turn_limit=0",
+        "rollout.command_deadline_s=0",
+        "sandbox.memory_mb=1",
+        "sandbox.lease_s=0",
+        "verify.parallel=0",
+        "train.micro_batch_ids=0",
+        "train.actor.betas=[0.9, 1.0]",
+        "train.critic.gradient_clip=0",
+        "train.actor.clip=-1",
+    ],
+)
+def test_a_value_that_no_run_could_work_with_is_refused_by_its_key(setting):
+    with pytest.raises(c.ConfigError, match=setting.partition("=")[0]):
+        c.resolve(preset="smoke", sets=[setting])
+
+
 def test_an_unknown_preset_names_the_ones_there_are():
     with pytest.raises(ConfigError, match=r"did you mean 'demo'.*demo, smoke, t1"):
         resolve(preset="demmo")
