@@ -13,7 +13,17 @@ import blake3
 
 from t1actors.config import Config
 from t1actors.events import Purpose, TrialSpec
-from t1actors.tasks.pools import draw, pool_names, turn_limit
+from t1actors.runtime.actor import Unrecoverable
+from t1actors.tasks.pools import KINDS, PoolKind, draw, pool_names, turn_limit
+from t1actors.tasks.task import TaskError
+
+_POOL_OF: dict[Purpose, PoolKind] = {
+    "evaluate": "heldout",
+    "warmup": "warmup",
+    "recalibrate": "train",
+    "train": "train",
+}
+_COUNT_OF: dict[PoolKind, str] = {"train": "train_count", "heldout": "heldout_per_level", "warmup": "warmup_count"}
 
 
 @dataclass(frozen=True)
@@ -56,9 +66,20 @@ class Schedule:
     """The steps of a run: held-out evaluation (sampled, then greedy), warm-up, recalibration, training, evaluation again."""
 
     def __init__(self, config: Config, run_dir: Path) -> None:
+        """Raises ``Unrecoverable``: the tasks cannot be listed, or a step would have none."""
         self._config = config
         self._purposes = _purposes(config)
-        self._pools = {kind: pool_names(config.tasks, kind) for kind in ("train", "heldout", "warmup")}
+        try:
+            self._pools = {kind: pool_names(config.tasks, kind) for kind in KINDS}
+        except TaskError as error:
+            raise Unrecoverable(str(error)) from error
+        for purpose, kind in _POOL_OF.items():
+            if self.last(purpose) is not None and not self._pools[kind]:  # a step without trials would never end
+                raise Unrecoverable(
+                    f"the schedule has {purpose} steps, and tasks.source = {config.tasks.source!r} leaves no {kind} tasks "
+                    "for them (of a directory, at most a fifth each goes to the held-out and the warm-up pool); add tasks, "
+                    f"raise tasks.{_COUNT_OF[kind]}, or leave these steps out"
+                )
 
     def __len__(self) -> int:
         return len(self._purposes)
@@ -73,13 +94,13 @@ class Schedule:
     def planned(self, step: int) -> PlannedStep:
         """The step in full. Raises ``IndexError`` past the end."""
         purpose, temperature = self._purposes[step]
+        pool = self._pools[_POOL_OF[purpose]]
         if purpose == "evaluate":
-            names = list(self._pools["heldout"])
+            names = list(pool)
             wanted = len(names)
         else:
             wanted = self._config.rollout.batch_size
             launched = self._config.launched_per_step
-            pool = self._pools["warmup" if purpose == "warmup" else "train"]
             earlier = sum(
                 1 for p, _ in self._purposes[:step] if (p == "warmup") == (purpose == "warmup") and p != "evaluate"
             )

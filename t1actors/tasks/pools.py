@@ -13,7 +13,7 @@ from typing import Literal
 
 from t1actors.config import RolloutConfig, TasksConfig
 from t1actors.tasks.draws import Draws
-from t1actors.tasks.generate import parse_name, sub_goals_of_level, task_name
+from t1actors.tasks.generate import LEVELS, parse_name, sub_goals_of_level, task_name
 from t1actors.tasks.task import Task, TaskError
 
 PoolKind = Literal["train", "heldout", "warmup"]
@@ -31,6 +31,9 @@ def pool_names(tasks: TasksConfig, kind: PoolKind) -> list[str]:
     """
     if tasks.source != BUILTIN:
         return _directory_pool(Path(tasks.source), tasks, kind)
+    unknown = [level for level in tasks.levels if level not in LEVELS]
+    if unknown:
+        raise TaskError(f"tasks.levels: no level {unknown[0]}; built-in tasks have levels {LEVELS[0]} to {LEVELS[-1]}")
     spans = {
         "train": range(tasks.train_seed, tasks.train_seed + tasks.train_count),
         "heldout": range(tasks.heldout_seed, tasks.heldout_seed + tasks.heldout_per_level * len(tasks.levels)),
