@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import anyio
 import blake3
 
-from t1actors.engine.interface import GenerateRequest
+from t1actors.engine.interface import EngineError, GenerateRequest
 from t1actors.engine.torch_engine import TorchEngine
 from t1actors.events import (
     AnyEvent,
@@ -42,7 +42,7 @@ from t1actors.harness.native import NativeHarness, end_before_execution, end_bef
 from t1actors.models.folder import model_folder
 from t1actors.models.tokenizer import Tokenizer
 from t1actors.payloads import pack_array, unpack
-from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Wait
+from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable, Wait
 
 
 class Sample(Effect, frozen=True, kw_only=True):
@@ -93,14 +93,17 @@ class Sampler:
         self._replica = int(number[1] or 0)
         folder = model_folder(config.model.policy)
         self._harness = NativeHarness(Tokenizer.from_folder(folder))
-        self._engine = TorchEngine(
-            folder,
-            name=context.name,
-            dtype=config.model.sampler_dtype,
-            experts=config.model.experts,
-            max_live_sequences=config.rollout.max_live_sequences,
-            max_ids=config.rollout.max_ids,
-        )
+        try:
+            self._engine = TorchEngine(
+                folder,
+                name=context.name,
+                dtype=config.model.sampler_dtype,
+                experts=config.model.experts,
+                max_live_sequences=config.rollout.max_live_sequences,
+                max_ids=config.rollout.max_ids,
+            )
+        except EngineError as error:  # the model and the configuration do not fit each other
+            raise Unrecoverable(str(error)) from error
         self._state = SamplerState()
 
     def initial(self) -> SamplerState:

@@ -28,7 +28,7 @@ from t1actors.events import (
     WeightsOffered,
 )
 from t1actors.log.blobs import MemoryBlobs
-from t1actors.runtime.actor import ActorContext, Decision, Performing
+from t1actors.runtime.actor import ActorContext, Decision, Performing, Unrecoverable
 
 EMPTY = Payload(digest="00", size_bytes=0, inline=b"")
 
@@ -190,6 +190,12 @@ def test_an_idle_replica_answers_the_barrier_at_once_and_loads_what_is_offered(b
 def test_replicas_share_the_trials_by_index(tmp_path: Path) -> None:
     shares = [set(Bench(tmp_path, name=n, replicas=2).state.trials) for n in ("sampler", "sampler1")]
     assert shares == [{"s0.t0"}, {"s0.t1"}]
+
+
+def test_a_model_with_too_few_positions_for_the_configuration_ends_the_run_at_once(tmp_path: Path) -> None:
+    config = cfg.resolve(preset="smoke", sets=["rollout.max_ids=100000"]).config
+    with pytest.raises(Unrecoverable, match="max_ids"):
+        Sampler(ActorContext("sampler", tmp_path, config, MemoryBlobs(), 1, lambda: 0.0))
 
 
 def test_a_turns_seed_is_a_function_of_trial_and_turn_alone() -> None:
