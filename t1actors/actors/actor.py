@@ -231,7 +231,8 @@ class PolicyActor:
             seed=self._config.run.seed,
             step=step,
         )
-        indices = {opened.version: opened.version_index for opened in log.batches.opened.values()}
+        # A copy, made in one go: steps open while this thread works.
+        indices = {opened.version: opened.version_index for opened in list(log.batches.opened.values())}
         opened = log.batches.opened[step]
         # An update may leave the weights as they were: then one version has two indices, and this step's own counts.
         behaviour, stale = staleness(batch, {**indices, opened.version: opened.version_index}, lane.trained)
