@@ -229,7 +229,7 @@ async def experiment(config: Config, backend: SandboxBackend, *, shuffle_rewards
             head = f"{step:3d} {planned.purpose:11s} share {share:.3f} {by_level(trials)} turns {turns:.1f}"
             head += f" cut {mean([t.truncated for t in trials]):.2f} cpu {sampling_s:.1f}"
             if planned.purpose == "evaluate":
-                key = ("after" if step > 1 else "before") if planned.temperature > 0 else "greedy"
+                key = ("after" if step > 1 else "before") + ("" if planned.temperature > 0 else "_greedy")
                 heldout[key] = share
                 print(head, flush=True)
                 continue
