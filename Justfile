@@ -32,7 +32,7 @@ lint: (_venv "dev")
     .venv/bin/ruff format --check .
     .venv/bin/pyright
 
-# Refresh bench/RESULTS.md
+# Measure what is claimed and write bench/RESULTS.md (docs/benchmarks.md)
 bench *args: (_venv "test")
     .venv/bin/python -m bench "$@"
 

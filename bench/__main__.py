@@ -40,13 +40,13 @@ def run_one(name: str, folder: Path, *, quick: bool) -> dict[str, Any]:
 
 
 def results(found: Sequence[dict[str, Any]], *, command: str, seconds: float) -> str:
-    """The results file. The machine is the first benchmark's; the load is each one's own."""
+    """The results file. The machine is the first benchmark's; how busy it was is each one's own."""
     lines = [HEAD.format(date=f"{datetime.now(UTC):%Y-%m-%d}", minutes=seconds / 60, command=command)]
     if any(one["quick"] for one in found):
         lines.append("**Tiny sizes (`--quick`): these figures show that the benchmarks work, nothing else.**\n")
     lines += ["| machine | |", "|---|---|"]
-    lines += [f"| {key} | {value} |" for key, value in found[0]["machine"].items() if key != "load"]
-    lines += [f"| load, {one['benchmark']} | {one['machine']['load']} |" for one in found]
+    lines += [f"| {key} | {value} |" for key, value in found[0]["machine"].items() if key != "busy"]
+    lines += [f"| busy before {one['benchmark']} | {one['machine']['busy']} |" for one in found]
     for one in found:
         lines += ["", f"## {one['benchmark']}", "", f"`python -m bench.{one['benchmark']}`, {one['seconds']:.0f} s"]
         for table in one["markdown"]:

@@ -103,6 +103,7 @@ def one_turn_row(batch: int, tokens: int, found: dict[str, list[Sample]]) -> tup
         batch,
         *(rate(tokens, samples) for samples in (generate, floor, core, engine)),
         ratios(generate, engine),
+        ratios(generate, engine, of_cpu=True),
         ratios(floor, engine),
         1000 * wall(engine).median * batch / tokens,
     )
@@ -160,7 +161,7 @@ def run(sizes: Sizes) -> list[Table]:
         Table(
             "Sampling, one turn",
             ("B", "generate tok/s", "bare forward tok/s", "engine core tok/s", "engine tok/s", "engine / generate",
-             "engine / bare forward", "engine ms a step"),
+             "of CPU seconds", "engine / bare forward", "engine ms a step"),
             tuple(turns),
             f"{sizes.new_tokens} new tokens for each of B prompts. *generate*: Hugging Face, sampling at temperature 1. "
             "*bare forward*: its batched forward with a cache and an argmax, nothing else. *engine core*: the engine's loop "

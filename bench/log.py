@@ -33,7 +33,7 @@ class Sizes:
     """``appends`` of one event; frames of ``gathered`` events fill ``read`` events."""
 
     sets: tuple[str, ...] = SHORT_RUN
-    pairs: int = 4
+    pairs: int = 6
     appends: int = 300
     read: int = 100_000
     gathered: int = 64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,8 +13,8 @@ LIBRARIES = ("torch", "transformers", "msgspec", "trio")
 
 
 def describe() -> dict[str, str]:
-    """As of now: the load average belongs to the moment before a benchmark."""
-    load = os.getloadavg()[0]
+    """As of now, which should be before a benchmark."""
+    busy = busy_share(0.5)
     return {
         "processor": _from_file("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": str(len(os.sched_getaffinity(0))),
@@ -22,8 +23,24 @@ def describe() -> dict[str, str]:
         "temporary files": file_system_of(Path(tempfile.gettempdir())),
         "python": platform.python_version(),
         **{name: version(name) for name in LIBRARIES},
-        "load": f"{load:.1f} before the benchmark" + (" (busy: don't trust wall time)" if load > 0.5 else ""),
+        "busy": f"{100 * busy:.0f} % of its cores before the benchmark"
+        + (" (don't trust wall time)" if busy > 0.05 else ""),
     }
+
+
+def busy_share(seconds: float) -> float:
+    """Of the machine's cores, during the next ``seconds``, by others. Not the load average: that remembers the benchmark
+    before."""
+    before = _processor_ticks()
+    time.sleep(seconds)
+    used, idle = (b - a for a, b in zip(before, _processor_ticks(), strict=True))
+    return used / max(used + idle, 1)
+
+
+def _processor_ticks() -> tuple[int, int]:
+    """(used, idle) of all cores."""
+    user, nice, system, idle, waiting, *others = map(int, Path("/proc/stat").read_text().split(None, 11)[1:10])
+    return user + nice + system + sum(others), idle + waiting
 
 
 def file_system_of(path: Path) -> str:
