@@ -1,9 +1,9 @@
 """The figures of a run under plain names: what ``report.json`` holds. A pure function of the view.
 
 Units: ``reward`` is P / S (passed assertions over the run's fixed scale), ``frac`` is P / n (passed over expected),
-both means over a step's batch. ``heldout_*``, ``sft_greedy`` and ``trained_greedy`` are ``frac`` of the evaluation steps;
-the same as rewards have ``_reward`` behind their name. Engine gap and policy movement are nats per sampled token, means weighted by
-tokens, over all training steps. ``None`` means: the run has no such step.
+both means over a step's batch. ``heldout_*``, ``sft_greedy`` and ``trained_greedy`` are ``frac`` of the evaluation
+steps; the same as rewards have ``_reward`` behind their name. Engine gap and policy movement are nats per sampled
+token, means weighted by tokens, over all training steps. ``None`` means: the run has no such step.
 """
 
 from __future__ import annotations
