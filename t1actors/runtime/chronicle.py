@@ -7,17 +7,32 @@ An actor's epoch is what its journal said when it was opened; the supervisor rep
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 
 import anyio
 import anyio.to_thread
 
-from t1actors.config import Config, digest, to_toml
-from t1actors.events import AnyEvent, RunStarted, encode
+from t1actors.config import Config, digest, from_toml, to_toml
+from t1actors.events import AnyEvent, RunStarted, decode, encode
 from t1actors.log.interface import CommitHead, Log
 from t1actors.runtime.clock import Clock
+from t1actors.runtime.errors import RunDirectoryError
 from t1actors.runtime.recovery import SUPERVISOR
+
+
+def check_configuration(log: Log, run_dir: Path, config: Config) -> None:
+    """Raises ``RunDirectoryError`` when ``log`` was begun with another configuration: whatever ``config.toml`` says today,
+    the steps before were made with that one."""
+    with closing(log.open_reader(SUPERVISOR)) as reader:
+        begun = [decode(raw) for frame in reader.read(max_frames=1) for raw in frame.events]
+    for event in begun:
+        if isinstance(event, RunStarted) and digest(from_toml(event.config_toml)) != digest(config):
+            raise RunDirectoryError(
+                f"{run_dir}: its log was begun with another configuration than this run's; restore its config.toml "
+                "(`t1 log cat --kind RunStarted` shows what it held), or choose a new run directory"
+            )
 
 
 class Chronicle:

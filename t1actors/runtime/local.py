@@ -20,7 +20,7 @@ from t1actors.events import ActorReady, ActorStarted, RunStopped
 from t1actors.log.interface import Log
 from t1actors.payloads import Blobs
 from t1actors.runtime.actor import ActorFactory
-from t1actors.runtime.chronicle import Chronicle
+from t1actors.runtime.chronicle import Chronicle, check_configuration
 from t1actors.runtime.clock import Clock, system_clock
 from t1actors.runtime.conclusion import Conclusion, concluded
 from t1actors.runtime.errors import ActorFailed, leaves
@@ -50,11 +50,12 @@ async def run_local(
     flush_in_thread: bool = False,
 ) -> LocalResult:
     """Runs ``actors`` (name, factory) until the actor ``concludes`` emits RunFinished or RunFailed. Raises
-    ``ActorFailed``."""
+    ``ActorFailed``, and ``RunDirectoryError`` where the log was begun with another configuration."""
     clock = clock or system_clock()
     started_s = clock.monotonic()
 
     with Chronicle(log, clock=clock, code=code, in_thread=flush_in_thread) as chronicle:
+        check_configuration(log, run_dir, config)
         await chronicle.begin(run_dir, config, environment or {})
 
         async def host(name: str, factory: ActorFactory) -> None:

@@ -32,7 +32,7 @@ from t1actors.events import ActorReady, ActorStarted, ActorStopped, RunStopped
 from t1actors.log.filelog import FileLog
 from t1actors.runtime.actor_log import log_tail
 from t1actors.runtime.child import Child
-from t1actors.runtime.chronicle import Chronicle
+from t1actors.runtime.chronicle import Chronicle, check_configuration
 from t1actors.runtime.clock import system_clock
 from t1actors.runtime.conclusion import concluded
 from t1actors.runtime.errors import EXIT_UNRECOVERABLE, RunDirectoryError
@@ -88,10 +88,11 @@ async def supervise(plan: RunPlan) -> RunResult:
         RunDirectoryError: the run directory belongs to another configuration.
         JournalFenced: another supervisor has this run.
     """
-    _prepare(plan)
     config = plan.config.run
     code = code_version()
     log = FileLog(plan.run_dir / "log", config.log_durability)
+    check_configuration(log, plan.run_dir, plan.config)
+    _prepare(plan)
     in_thread = config.log_durability == "machine"
     with adopting(), Chronicle(log, clock=system_clock(), code=code, in_thread=in_thread) as chronicle:
         supervisor = _Supervisor(plan, log, chronicle)

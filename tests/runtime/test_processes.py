@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from t1actors.config import Config, RunConfig, ScheduleConfig
+from t1actors.config import Config, RunConfig, ScheduleConfig, to_toml
 from t1actors.events import ActorReady, ActorStarted, ActorStopped, GenerationQuiesced, RunStarted, RunStopped, decode
 from t1actors.log.filelog import FileLog
 from t1actors.log.interface import JournalFenced
@@ -293,6 +293,15 @@ def test_a_run_directory_has_one_supervisor_and_one_configuration(tmp_path):
     writer.close()
     with pytest.raises(RunDirectoryError, match="another configuration"):
         anyio.run(supervise, plan(tmp_path, total=61))
+
+
+def test_a_run_is_not_resumed_with_a_configuration_that_was_edited(tmp_path):
+    supervised(plan(tmp_path))
+    path = tmp_path / "config.toml"
+    for spoil in (lambda: path.write_text(to_toml(plan(tmp_path, total=61).config)), path.unlink):
+        spoil()
+        with pytest.raises(RunDirectoryError, match="begun with another configuration"):
+            anyio.run(supervise, plan(tmp_path, total=61))
 
 
 def test_supervisor_and_actor_process_import_no_torch():
