@@ -3,7 +3,7 @@
     python -m bench [NAME ...] [--quick] [--out FILE] [--json FILE]
 
 Each runs in a process of its own, so that none inherits another's threads, memory or caches. About five minutes on two idle
-cores. With names, only these are run, and the results file holds only them.
+cores. The results file is written when all of them ran in full size; otherwise only where `--out` says.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all by default")
     made.add_argument("--quick", action="store_true", help="tiny sizes: do they work, not how fast is it")
-    made.add_argument("--out", type=Path, default=RESULTS, help="the results file")
+    made.add_argument("--out", type=Path, metavar="FILE", help=f"the results file; {RESULTS.name} by default")
     made.add_argument("--json", type=Path, metavar="FILE", help="every figure of every benchmark, as JSON")
     arguments = made.parse_args()
     unknown = sorted(set(arguments.names) - set(BENCHMARKS))
@@ -71,10 +71,12 @@ def main() -> None:
             print(f"\n## {name}\n", flush=True)
             found.append(run_one(name, Path(folder), quick=arguments.quick))
     command = " ".join(["just bench", *sys.argv[1:]])
-    arguments.out.write_text(results(found, command=command, seconds=time.perf_counter() - began_s))
+    out = arguments.out or (None if arguments.quick or arguments.names else RESULTS)
+    if out is not None:
+        out.write_text(results(found, command=command, seconds=time.perf_counter() - began_s))
+        print(f"\nwritten to {out}")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"\nwritten to {arguments.out}")
 
 
 if __name__ == "__main__":

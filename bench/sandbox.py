@@ -249,8 +249,8 @@ def _table(sizes: Sizes, found: dict[str, list[Measured]], kills: list[float], g
         ("what", "ms wall", "ms CPU"),
         rows,
         f"{n} sandboxes a scenario, one after the other, {sizes.rounds} rounds; a command is `{COMMAND}` (two programs "
-        "are started). CPU of everything that takes part: this process, the fork server, the shims and all that runs inside. A "
-        "shell's exit belongs to *create and kill*.",
+        "are started). CPU of everything that takes part: this process, the fork server, the shims and all that runs inside. "
+        "A shell's exit belongs to *create and kill*.",
     )
 
 
