@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from t1actors.config import ConfigError, from_toml
 from t1actors.events import (
     ActorUpdated,
     AnyEvent,
@@ -22,6 +23,7 @@ from t1actors.events import (
     EffectIntended,
     Graded,
     RunFinished,
+    RunStarted,
     SandboxSealed,
     StepOpened,
     TrajectoryAssembled,
@@ -105,6 +107,7 @@ class Invariants:
     )
     _train_updates: int = 0
     _finished: bool = False
+    _reward_scale: float | None = None
 
     def apply(self, entry: Entry) -> AnyEvent | UnknownEvent | None:
         """Check one entry; the event in it, or None when it cannot be decoded."""
@@ -123,6 +126,8 @@ class Invariants:
                 self._effect(entry, event)
             case StepOpened() | TrialReplaced() | WeightsPublished() | ActorUpdated() | BatchSealed():
                 self._step(entry, event)
+            case RunStarted():
+                self._reward_scale = _reward_scale(event)
             case RunFinished():
                 self._finished = True
             case TurnSampled() | SandboxSealed() | Graded() | TrajectoryAssembled() | TrialFailed():
@@ -173,6 +178,8 @@ class Invariants:
     ) -> None:
         match event:
             case StepOpened():
+                if event.step != len(self._steps):
+                    self._error(entry, f"step {event.step} opened where step {len(self._steps)} was to come")
                 self._steps[event.step] = event
                 if event.version not in self._published:
                     self._error(entry, f"step {event.step} uses version {event.version[:12]}, which was not published")
@@ -208,6 +215,9 @@ class Invariants:
 
     def _batch(self, entry: Entry, event: BatchSealed) -> None:
         name = f"batch of step {event.step}"
+        step = self._steps.get(event.step)
+        if step is not None and len(event.items) > step.batch_size:
+            self._error(entry, f"{name}: {len(event.items)} trials, {step.batch_size} were wanted")
         indices = [item.index for item in event.items]
         if indices != sorted(set(indices)):
             self._error(entry, f"{name}: trials are not in index order, or one is in it twice: {indices}")
@@ -217,6 +227,8 @@ class Invariants:
                 self._error(entry, f"{name}: trial {item.trial} was not graded and assembled before")
             elif item.reward != trial.graded.reward:
                 self._error(entry, f"{name}: trial {item.trial} has reward {item.reward}, graded {trial.graded.reward}")
+            elif (event.step, item.index) != (trial.step, trial.index):
+                self._error(entry, f"{name}: trial {item.trial} is number {trial.index} of step {trial.step}")
             elif item.trajectory_digest != trial.assembled.record.digest:
                 self._error(entry, f"{name}: trial {item.trial} names another trajectory than was assembled")
         if batch_digest((item.trajectory_digest, item.reward) for item in event.items) != event.digest:
@@ -279,6 +291,13 @@ class Invariants:
         if event.outcome == "graded" and (event.passed != passed or event.passed > event.expected):
             message = f"{event.passed} of {event.expected} passed where {passed} assertions say so"
             self._error(entry, f"trial {event.trial}: {message}")
+        if event.outcome == "graded" and event.assertions and self._reward_scale is not None:
+            self._paid(entry, event, event.passed / self._reward_scale)
+
+    def _paid(self, entry: Entry, event: Graded, due: float) -> None:
+        if event.reward != due:
+            message = f"reward {event.reward} for {event.passed} passed at verify.reward_scale {self._reward_scale:g}"
+            self._error(entry, f"trial {event.trial}: {message}")
 
     def _assembled(self, entry: Entry, trial: _Trial, event: TrajectoryAssembled) -> None:
         trial.assembled = event
@@ -287,6 +306,14 @@ class Invariants:
         if (event.ids, event.sampled) != (trial.ids, trial.sampled):
             message = f"{event.ids} ids, {event.sampled} sampled; its turns have {trial.ids} and {trial.sampled}"
             self._error(entry, f"trial {event.trial}: {message}")
+
+
+def _reward_scale(started: RunStarted) -> float | None:
+    """None when this version cannot read the configuration."""
+    try:
+        return from_toml(started.config_toml, origin="RunStarted").verify.reward_scale
+    except ConfigError:
+        return None
 
 
 def check_events(entries: Iterable[Entry]) -> list[Finding]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
+from numpy import float32
 
 from t1actors.events import (
     ActorInitialised,
@@ -19,6 +20,7 @@ from t1actors.events import (
     Payload,
     Tensor,
     TrajectoryAssembled,
+    TurnSampled,
     UnknownEvent,
 )
 from t1actors.log.merged import Entry
@@ -34,10 +36,14 @@ class References:
         self._blobs = blobs
         self._absent: Counter[str] = Counter()
         self._findings: list[Finding] = []
+        self._turns: dict[str, list[TurnSampled]] = {}
+        """What was sampled of trials that are not assembled yet."""
 
     def apply(self, entry: Entry, event: AnyEvent | UnknownEvent) -> None:
         if isinstance(event, UnknownEvent):
             return
+        if isinstance(event, TurnSampled):
+            self._turns.setdefault(event.trial, []).append(event)
         for name, payload in _payloads(event):
             what = f"{type(event).__name__}.{name}"
             if payload.inline is None and not self._blobs.has(payload.digest):
@@ -76,6 +82,25 @@ class References:
                 f"trial {record.trial} with {ids} ids, {sampled} sampled; the event says {event.ids}, {event.sampled}"
             )
             self._error(entry, f"trajectory of trial {event.trial}: {message}")
+            return
+        turns = self._turns.pop(event.trial, [])
+        # Not strict: that there are as many of each is checked elsewhere.
+        drawn = [(i, float32(q)) for turn in turns for i, q in zip(turn.sampled_ids, turn.logprobs, strict=False)]
+        for place, (held, there) in enumerate(zip(_sampled(record), drawn, strict=False)):
+            if held != there:
+                message = f"sampled token {place} is {held[0]} ({held[1]:g}), its turn has {there[0]} ({there[1]:g})"
+                self._error(entry, f"trajectory of trial {event.trial}: {message}")
+                return
+
+
+def _sampled(record: TrajectoryRecord) -> list[tuple[int, float32]]:
+    """(id, log-prob) of every sampled token, in order."""
+    found: list[tuple[int, float32]] = []
+    for chunk in record.chunks:
+        arrays = chunk.arrays()
+        mask = arrays.mask_N == 1
+        found += zip(arrays.ids_N[mask].tolist(), arrays.logprobs_N[mask], strict=True)
+    return found
 
 
 def _counted(record: TrajectoryRecord) -> tuple[int, int]:

@@ -229,7 +229,7 @@ def record(trial: str, index: int) -> TrajectoryRecord:
     """What the two turns of a trial add up to."""
     turns = (3, 6), (9, 12)
     mask = bytes(any(first <= n < end for first, end in turns) for n in range(12))
-    logprobs = [-0.1 if sampled else 0.0 for sampled in mask]
+    logprobs = [0.0, 0.0, 0.0, -0.1, -0.2, -0.3] * 2
     chunk = Chunk(
         ids=struct.pack("<12i", *([1, 2, 3, 4, 5, 6] * 2)),
         mask=mask,

@@ -94,6 +94,18 @@ def test_a_sound_run_has_no_findings():
             "verifier",
             "s3.t0 was graded before its sandbox was sealed",
         ),
+        (
+            on(Graded, lambda e: replace(e, reward=0.15), trial="s3.t0"),
+            "verifier",
+            "reward 0.15 for 1 passed at verify.reward_scale 20",
+        ),
+        (on(StepOpened, lambda e: replace(e, step=9), step=4), "publisher", "step 9 opened where step 4 was to come"),
+        (on(StepOpened, lambda e: replace(e, batch_size=1), step=4), "assembler", "2 trials, 1 were wanted"),
+        (
+            on(BatchSealed, lambda e: replace(e, items=(replace(e.items[0], index=7),)), step=4),
+            "assembler",
+            "trial s4.t0 is number 0 of step 4",
+        ),
         (on(ActorUpdated, lambda e: replace(e, staleness=2), step=4), "actor", "staleness 2, must be 1"),
         (
             on(ActorUpdated, lambda e: replace(e, behaviour_version="x"), step=4),
@@ -192,3 +204,12 @@ def test_a_record_that_is_not_what_its_event_says_is_an_error():
     assert "not a trajectory record" in found[0].message
     counted = references(on(TrajectoryAssembled, lambda e: replace(e, sampled=5), trial="s3.t0"))
     assert "12 ids, 6 sampled; the event says 12, 5" in counted[0].message
+
+
+def test_a_record_with_another_token_or_log_prob_than_was_sampled_is_an_error():
+    for make in (
+        lambda e: replace(e, sampled_ids=(e.sampled_ids[0] + 1, *e.sampled_ids[1:])),
+        lambda e: replace(e, logprobs=(e.logprobs[0] - 1.0, *e.logprobs[1:])),
+    ):
+        [found] = references(on(TurnSampled, make, trial="s3.t0", turn=0))
+        assert "trajectory of trial s3.t0: sampled token 0 is" in found.message
