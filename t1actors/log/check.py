@@ -45,6 +45,8 @@ class _Checked:
 class _Journal:
     reader: FileJournalReader
     problems: list[Problem] = field(default_factory=list[Problem])
+    damaged: bool = False
+    """What follows the damage was not read: that others rest on it is no problem of theirs."""
     frames: list[_Checked] = field(default_factory=list[_Checked])
     epoch: int = 0
     consumed: dict[str, int] = field(default_factory=dict[str, int])
@@ -60,6 +62,7 @@ class _Journal:
                     return
                 self._check(place, frames[0])
         except JournalDamaged as damage:
+            self.damaged = True
             self.problems.append(Problem(damage.journal, damage.segment, damage.offset, str(damage)))
 
     def note(self, place: Position, message: str) -> None:
@@ -145,11 +148,14 @@ def _endless(log: FileLog, names: list[str]) -> Iterator[Problem]:
 def _compare(name: str, frames: list[_Checked], journals: dict[str, _Journal]) -> None:
     """Whether what ``frames`` rest on exists, and is stated in full."""
     note = journals[name].note
+    absent: set[str] = set()
     for frame in frames:
         for other, sequence in frame.vector.items():
             if other not in journals:
-                note(frame.place, f"rests on journal {other}, which is not there")
-            elif journals[other].vector_at(sequence) is None:
+                if other not in absent:
+                    note(frame.place, f"rests on journal {other}, which is not there")
+                absent.add(other)
+            elif journals[other].vector_at(sequence) is None and not journals[other].damaged:
                 note(frame.place, f"rests on sequence {sequence:,} of {other}, which does not hold it")
         for other, sequence in frame.read.items():
             rests = journals[other].vector_at(sequence) if other in journals else None
