@@ -30,9 +30,10 @@ class _SelectedLogprob(torch.autograd.Function):
             logits_BV = _scaled_logits(hidden_BH, weight_VH, temperature)
             normaliser_B = torch.logsumexp(logits_BV, dim=-1)
             selected_B = logits_BV.gather(-1, ids_B[:, None])[:, 0]
-            mean_logit_B = (torch.exp(logits_BV - normaliser_B[:, None]) * logits_BV).sum(-1)
+            # From log-probs, not as normaliser minus mean logit: two large numbers would cancel.
+            all_BV = logits_BV - normaliser_B[:, None]
             logprobs.append(selected_B - normaliser_B)
-            entropies.append(normaliser_B - mean_logit_B)
+            entropies.append(-(torch.exp(all_BV) * all_BV).sum(-1))
             normalisers.append(normaliser_B)
         logprob_R, entropy_R = torch.cat(logprobs), torch.cat(entropies)
         ctx.save_for_backward(hidden_RH, weight_VH, ids_R, torch.cat(normalisers))
