@@ -77,7 +77,7 @@ def test_a_run_survives_kill_9_of_each_of_its_seven_actors(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ACTORS)
-@pytest.mark.parametrize("step", [0, 2, 5])
+@pytest.mark.parametrize("step", [0, 5])
 def test_a_run_survives_kill_9_of_one_actor_whenever_it_comes(tmp_path: Path, victim: str, step: int) -> None:
     run_dir = tmp_path / "run"
     result, killed = run_with_kills(run_dir, {step: victim})
