@@ -37,8 +37,8 @@ class PlannedStep:
     trials: tuple[TrialSpec, ...]
 
 
-def _purposes(config: Config) -> list[tuple[Purpose, float]]:
-    """(purpose, temperature) of every step."""
+def purposes(config: Config) -> list[tuple[Purpose, float]]:
+    """(purpose, temperature) of every step of a run, in order."""
     plan, temperature = config.schedule, config.rollout.temperature
     heldout: list[tuple[Purpose, float]] = [("evaluate", 1.0), ("evaluate", 0.0)]
     warmup: tuple[Purpose, float] = ("warmup", temperature)
@@ -68,7 +68,7 @@ class Schedule:
     def __init__(self, config: Config, run_dir: Path) -> None:
         """Raises ``Unrecoverable``: the tasks cannot be listed, or a step would have none."""
         self._config = config
-        self._purposes = _purposes(config)
+        self._purposes = purposes(config)
         try:
             self._pools = {kind: pool_names(config.tasks, kind) for kind in KINDS}
         except TaskError as error:

@@ -5,8 +5,10 @@ view and a given "now".
 from __future__ import annotations
 
 import itertools
+import statistics
 from dataclasses import dataclass
 
+from t1actors.actors.schedule import purposes
 from t1actors.observe.view import TIMER, Intent, RunView
 
 RECENT = 6
@@ -49,21 +51,24 @@ def silence(view: RunView, now_ns: int) -> Silence | None:
 
 
 def time_left(view: RunView) -> TimeLeft | None:
-    """A range for the rest of the run; None for the first two training steps, and when the plan is not known."""
-    total = view.planned_steps
-    if total is None or view.config is None or view.finished or view.complete:
+    """A range for the rest of the run; None for the first two training steps, and when the plan is not known.
+
+    Steps that train take as long as the recent ones; evaluations, which stand alone, as long as those before."""
+    if view.config is None or view.finished or view.complete:
         return None
     done = sorted((s for s in view.steps.values() if s.done_ns is not None), key=lambda s: s.step)
     learned = [s for s in done if s.purpose != "evaluate"]
+    evaluated = [s for s in done if s.purpose == "evaluate"]
     if len(learned) < 2:
         return None
     ends = [s.done_ns or 0 for s in learned]
     durations = [(b - a) / 1e9 for a, b in itertools.pairwise(ends)][-RECENT:]
-    plan = view.config.schedule
-    steps = plan.warmup_steps + plan.recalibrate_steps + plan.train_steps - len(learned)
-    evaluations = [s.seconds("rollout") for s in done if s.purpose == "evaluate" and s.temperature > 0]
-    extra = evaluations[0] if len(evaluations) == 1 else 0.0
-    return TimeLeft(max(0, steps) * min(durations) + extra, max(0, steps) * max(durations) + extra)
+    planned = [purpose for purpose, _ in purposes(view.config)]
+    evaluations = planned.count("evaluate")
+    steps = max(0, len(planned) - evaluations - len(learned))
+    mean_s = statistics.fmean(s.seconds("rollout") for s in evaluated) if evaluated else 0.0
+    extra_s = max(0, evaluations - len(evaluated)) * mean_s
+    return TimeLeft(steps * min(durations) + extra_s, steps * max(durations) + extra_s)
 
 
 def _due_ns(intent: Intent) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from t1actors.actors.schedule import purposes
 from t1actors.config import Config
 from t1actors.events import ActorUpdated, CriticUpdated, LossByGroup, Purpose, ValuesEstimated
 from t1actors.observe.attribution import Attribution
@@ -237,8 +238,7 @@ class RunView:
     def planned_steps(self) -> int | None:
         if self.config is None:
             return None
-        plan = self.config.schedule
-        return 3 * plan.evaluate + plan.warmup_steps + plan.recalibrate_steps + plan.train_steps
+        return len(purposes(self.config))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -356,7 +356,8 @@ def actor(
 
 
 def whole_run(recorder: Recorder) -> None:
-    """Evaluate (1 and 2 of 4 passed), greedy (2, 2), recalibrate (1, 1), train (1, 1) and (2, 4), evaluate (3, 4)."""
+    """Evaluate (1 and 2 of 4 passed), greedy (2, 2), recalibrate (1, 1), train (1, 1) and (2, 4),
+    evaluate (3, 4), greedy (4, 4)."""
     start(recorder)
     plan = [
         ("evaluate", 1.0, (1, 2)),
@@ -365,13 +366,14 @@ def whole_run(recorder: Recorder) -> None:
         ("train", 1.0, (1, 1)),
         ("train", 1.0, (2, 4)),
         ("evaluate", 1.0, (3, 4)),
+        ("evaluate", 0.0, (4, 4)),
     ]
     staleness = 0
     for step, (purpose, temperature, passed) in enumerate(plan):
-        open_step(recorder, step, purpose, temperature=temperature, version=max(0, step - 3))
+        open_step(recorder, step, purpose, temperature=temperature, version=min(2, max(0, step - 3)))
         for n, count in enumerate(passed):
             trial = f"s{step}.t{n}"
-            run_trial(recorder, trial, passed=count, version=max(0, step - 3), temperature=temperature)
+            run_trial(recorder, trial, passed=count, version=min(2, max(0, step - 3)), temperature=temperature)
         seal(recorder, step, purpose, passed)
         if purpose != "evaluate":
             critic(recorder, step)
@@ -383,5 +385,5 @@ def whole_run(recorder: Recorder) -> None:
                 WeightsPublished(version=f"version-{step - 2}", version_index=step - 2, size_bytes=7, seconds=0.1),
                 seconds=0.1,
             )
-    recorder.emit("publisher", RunFinished(steps=6, version="version-2"), seconds=0.1)
+    recorder.emit("publisher", RunFinished(steps=7, version="version-2"), seconds=0.1)
     recorder.emit("supervisor", RunStopped(reason="finished", cpu_s=12.5), seconds=0.1)

@@ -46,7 +46,7 @@ def test_the_screen_names_step_trials_reward_gap_staleness_and_every_actor():
     log, recorder = recorded()
     *_, (view, _) = states(log)
     text = "\n".join(line.text for line in screen(view, recorder.now_ns, 100))
-    for word in ("6/6", "2 in, 2 out", "0.150", "engine 1.0e-06", "stale 1", "publisher", "sampler", "verifier"):
+    for word in ("7/7", "2 in, 2 out", "0.150", "engine 1.0e-06", "stale 1", "publisher", "sampler", "verifier"):
         assert word in text, text
 
 
@@ -107,7 +107,7 @@ def test_every_json_line_is_an_object_with_time_kind_and_words():
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert all({"at", "kind", "text"} <= line.keys() for line in lines)
     sealed = [line for line in lines if line["kind"] == "batch_sealed"]
-    assert [line["step"] for line in sealed] == [0, 1, 2, 3, 4, 5]
+    assert [line["step"] for line in sealed] == [0, 1, 2, 3, 4, 5, 6]
     assert sealed[4]["reward"] == pytest.approx(0.15)
 
 

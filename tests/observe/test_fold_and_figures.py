@@ -49,6 +49,7 @@ def test_rewards_are_passed_over_the_scale_and_held_out_figures_are_shares_of_th
     assert found.heldout_after == pytest.approx(3.5 / 4)
     assert found.heldout_gain == pytest.approx(0.5)
     assert found.sft_greedy == pytest.approx(2 / 4)
+    assert found.trained_greedy == pytest.approx(4 / 4)
     assert found.sft_greedy_reward == pytest.approx(2 / 20)
     assert found.heldout_before_error == pytest.approx(0.125)
 
@@ -192,6 +193,28 @@ def test_time_left_is_hidden_for_two_steps_and_then_spans_the_fastest_and_slowes
     assert lefts[2] is not None
     assert lefts[2].low_s == pytest.approx(7 * 2.6)
     assert lefts[2].high_s == pytest.approx(7 * 6.6)
+
+
+def test_a_finished_run_has_done_exactly_the_steps_that_were_planned(finished):
+    assert sum(step.done_ns is not None for step in finished.steps.values()) == finished.planned_steps == 7
+
+
+def test_evaluations_still_to_come_are_in_the_time_left():
+    log = MemoryLog()
+    recorder = Recorder(log)
+    start(recorder, sets=["schedule.train_steps=2"])
+    for step, purpose in enumerate(["evaluate", "evaluate", "recalibrate", "train", "train"]):
+        open_step(recorder, step, purpose)
+        recorder.now_ns += 3_000_000_000
+        seal(recorder, step, purpose, [])
+        if purpose != "evaluate":
+            critic(recorder, step)
+        if purpose == "train":
+            actor(recorder, step, staleness=0)
+    left = time_left(view_of(log))
+    # All training steps are done; the two evaluations behind them take 3.1 s each, as the first two did.
+    assert left is not None
+    assert (left.low_s, left.high_s) == (pytest.approx(6.2), pytest.approx(6.2))
 
 
 def test_a_failed_trial_is_unmeasured_and_said_to_be(finished):
