@@ -190,9 +190,8 @@ def test_every_module_says_what_it_is_for():
 
 
 def test_no_file_is_longer_than_one_idea():
-    # One file each on purpose: the vocabulary, the configuration tree, and the shim's server, which is one process whose
-    # orders, deadlines and deaths have to be read together.
-    whole = {PACKAGE / "events.py", PACKAGE / "config.py", PACKAGE / "sandbox" / "shim" / "server.py"}
+    # One file each on purpose: the vocabulary and the configuration tree.
+    whole = {PACKAGE / "events.py", PACKAGE / "config.py"}
     long = {
         str(path.relative_to(ROOT)): lines
         for path in modules()

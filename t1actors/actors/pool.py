@@ -244,6 +244,8 @@ class Pool:
             made = await self._pool.create(spec, deadline_s=config.create_deadline_s)
         except TaskError as error:
             return [TrialFailed(trial=effect.trial, cause="task", detail=str(error))]
+        except SandboxUnavailable:
+            raise  # the fork server is gone, or the host changed: a restarted pool finds out, a failed trial would not
         except (SandboxError, TimeoutError) as error:
             return [TrialFailed(trial=effect.trial, cause=type(error).__name__, detail=str(error))]
         performing.phases.update(made.created.phases)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from t1actors.actors.task_files import TaskFiles
-from t1actors.events import AnyEvent, Graded, SandboxSealed, TrialCancelled, UnknownEvent
+from t1actors.events import AnyEvent, EffectFinished, Graded, SandboxSealed, TrialCancelled, UnknownEvent
 from t1actors.payloads import unpack
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable
 from t1actors.sandbox.backend import NamespaceBackend
@@ -68,7 +68,12 @@ class Verifier:
     def decide(self, state: VerifierState, event: AnyEvent | UnknownEvent) -> Decision:
         match event:
             case SandboxSealed():
-                return Decision(effects=[Grade(key=f"{event.trial}/grade", trial=event.trial)])
+                deadline_s = self._config.verify.deadline_s + self._config.rollout.trial_deadline_s
+                return Decision(effects=[Grade(key=f"{event.trial}/grade", trial=event.trial, deadline_s=deadline_s)])
+            case EffectFinished() if event.status == "deadline" and (sealed := state.sealed.get(_trial_of(event.key))):
+                return Decision(
+                    events=[_ungraded(sealed, f"not graded within {event.seconds:.0f} s, waiting included")]
+                )
             case TrialCancelled():
                 return Decision(cancels=[f"{event.trial}/grade"])
             case _:
@@ -131,8 +136,12 @@ class Verifier:
             raise Unrecoverable(str(error)) from error
 
 
+def _trial_of(key: str) -> str:
+    return key.partition("/")[0]
+
+
 def _ungraded(sealed: SandboxSealed, detail: str) -> Graded:
-    """The task itself is not there (any more): nobody's reward."""
+    """Nothing could be graded: nobody's reward."""
     return Graded(
         trial=sealed.trial,
         task=sealed.task,

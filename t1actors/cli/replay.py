@@ -34,12 +34,14 @@ def replay(
         raise CommandFailed(f"{run}: no run here (it has no log/ folder); `t1 runs` lists the runs there are")
     print("loading torch and the log", file=sys.stderr, flush=True)
     from t1actors.replay.inputs import ReplayImpossible
+    from t1actors.replay.report import IMPOSSIBLE
     from t1actors.replay.run import Replayer
 
     try:
         replayer = Replayer.open(run)
     except ReplayImpossible as error:
-        raise CommandFailed(str(error)) from error
+        print(f"t1: {error}", file=sys.stderr)
+        return IMPOSSIBLE
     started = time.monotonic()
     if step is not None:
         report = replayer.step(step)

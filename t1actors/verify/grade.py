@@ -25,7 +25,7 @@ import msgspec
 from t1actors.events import AssertionResult, Isolation, Outcome
 from t1actors.payloads import digest_of
 from t1actors.sandbox.archive import EMPTY, archive_of_files, subtree
-from t1actors.sandbox.errors import SandboxDied, SandboxError
+from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxUnavailable
 from t1actors.sandbox.interface import Layer, Limits, RunRequest, RunResult, SandboxBackend, SandboxSpec
 from t1actors.tasks.layers import environment_layers, tests_layer
 from t1actors.tasks.task import Task, TaskError
@@ -59,6 +59,7 @@ async def grade(
 
     Raises:
         VerifyError: nothing can be graded on this host (no interpreter under /usr).
+        SandboxUnavailable: no sandbox can be made (any more): the fork server ended, say; start the backend anew.
     """
     started = time.monotonic()
     tools = find_tools()
@@ -84,6 +85,8 @@ async def grade(
                 verdict = Verdict("infra", detail="the tests or the tools changed on the host during grading")
         except SandboxDied as error:
             verdict = Verdict("verifier_crash" if error.cause == "memory" else "infra", detail=str(error))
+        except SandboxUnavailable:
+            raise  # no sandbox can be made any more: the caller's host is at fault, not this trial's luck
         except (SandboxError, TaskError) as error:
             verdict = Verdict("infra", detail=str(error))
         finally:

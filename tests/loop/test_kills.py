@@ -1,5 +1,6 @@
 """kill -9 of every actor in the middle of a run, as real processes: the run completes and its log is clean."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -21,8 +22,19 @@ from tests.loop.runs import TINY
 ACTORS = ("publisher", "pool", "sampler", "verifier", "assembler", "critic", "actor")
 
 
+def children_of(parent: int) -> list[int]:
+    """Processes that ``parent`` started: the fourth field of ``/proc/PID/stat`` names a process's parent."""
+    stats: list[str] = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            stats.append(path.read_text())
+    fields = [(int(stat.partition(" ")[0]), int(stat.rpartition(")")[2].split()[1])) for stat in stats]
+    return [pid for pid, its_parent in fields if its_parent == parent]
+
+
 def run_with_kills(run_dir: Path, victims: dict[int, str]) -> tuple[RunResult, list[str]]:
-    """A run of processes in which, as soon as step n trains or opens, ``victims[n]`` is killed. Returns who died so."""
+    """A run of processes in which ``victims[n]`` is killed as soon as step n opens ("pool/helper": the fork server that the
+    pool started). Returns who died so."""
     config = cfg.resolve(preset="smoke", sets=[*TINY, "schedule.train_steps=7"]).config
     waiting = dict(victims)
     pids: dict[str, int] = {}
@@ -35,8 +47,10 @@ def run_with_kills(run_dir: Path, victims: dict[int, str]) -> tuple[RunResult, l
                     pids[event.actor] = event.pid
                 if isinstance(event, StepOpened) and event.step in waiting:
                     victim = waiting.pop(event.step)
-                    os.kill(pids[victim], signal.SIGKILL)
-                    killed.append(victim)
+                    actor, _, helper = victim.partition("/")
+                    for pid in children_of(pids[actor]) if helper else [pids[actor]]:
+                        os.kill(pid, signal.SIGKILL)
+                        killed.append(victim)
 
     async def main() -> RunResult:
         ended = trio.Event()
@@ -73,6 +87,15 @@ def test_a_run_survives_kill_9_of_each_of_its_seven_actors(tmp_path: Path) -> No
     result, killed = run_with_kills(run_dir, dict(enumerate(ACTORS, start=3)))
     assert killed == list(ACTORS)
     survived(run_dir, result)
+
+
+@pytest.mark.slow
+def test_a_run_survives_kill_9_of_the_fork_servers(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    result, killed = run_with_kills(run_dir, {4: "pool/helper", 6: "verifier/helper"})
+    assert killed == ["pool/helper", "verifier/helper"]
+    assert result.restarts == 2
+    check(run_dir)
 
 
 @pytest.mark.slow

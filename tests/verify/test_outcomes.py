@@ -199,7 +199,6 @@ def test_the_tests_get_the_tighter_of_the_tasks_limit_and_the_runs(builtin: Task
 def test_faults_of_the_infrastructure_are_never_a_reward(builtin: Task):
     everything = {REPORT: report(passing(builtin, 99))}
     for backend in (
-        ScriptedBackend(everything, create_error=SandboxUnavailable("unshare", "forbidden", "Allow it.")),
         ScriptedBackend(everything, create_error=SandboxError("odd")),
         ScriptedBackend(everything, run_error=SandboxDied("killed from outside", "killed")),
         ScriptedBackend(everything, create_s=60.0),
@@ -207,6 +206,12 @@ def test_faults_of_the_infrastructure_are_never_a_reward(builtin: Task):
         verdict = graded(builtin, backend, deadline_s=0.2)
         assert (verdict.outcome, reward(verdict, 20.0)) == ("infra", None)
         assert verdict.detail
+
+
+def test_a_host_that_can_make_no_sandbox_any_more_is_not_one_trials_bad_luck(builtin: Task):
+    gone = SandboxUnavailable("asking the fork server", "it ended", "Start it anew.")
+    with pytest.raises(SandboxUnavailable):
+        graded(builtin, ScriptedBackend(create_error=gone))
 
 
 def test_a_verifier_that_runs_out_of_its_own_memory_crashed(builtin: Task):
