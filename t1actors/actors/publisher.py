@@ -71,8 +71,8 @@ class PublisherState:
     actor_done: set[int] = field(default_factory=set[int])
     initial: Version | None = None
     critic_ready: bool = False
-    warmup: Version | None = None
-    trained: Version | None = None
+    updated: dict[int, Version] = field(default_factory=dict[int, Version])
+    """Step -> the version that its update made."""
     published: str = ""
     barrier: Barrier | None = None
     exported: bool = False
@@ -177,20 +177,23 @@ class Publisher:
 
     def _fold_update(self, state: PublisherState, event: ActorUpdated) -> None:
         state.actor_done.add(event.step)
-        warmup = self._schedule.purpose(event.step) == "warmup"
-        before = state.warmup if warmup else state.trained
-        version = Version(event.weights_after, (before.index if before else 0) + 1, event.weights)
-        if warmup:
-            state.warmup = version
-        else:
-            state.trained = version
+        before = self._latest(state, event.step, upto=event.step - 1)
+        state.updated[event.step] = Version(event.weights_after, before.index + 1, event.weights)
 
-    def _version_for(self, state: PublisherState, step: int) -> Version:
-        """Warm-up trains a policy of its own (T1 section 6); everything else follows the training steps."""
-        chosen = state.warmup if self._schedule.purpose(step) == "warmup" else state.trained
-        version = chosen or state.initial
+    def _latest(self, state: PublisherState, step: int, *, upto: int) -> Version:
+        """The newest version of ``step``'s lane made at or before step ``upto``. Warm-up trains a policy of its own (T1
+        section 6); everything else follows the training steps."""
+        warmup = self._schedule.purpose(step) == "warmup"
+        lane = [s for s in state.updated if s <= upto and (self._schedule.purpose(s) == "warmup") == warmup]
+        version = state.updated[max(lane)] if lane else state.initial
         assert version is not None
         return version
+
+    def _version_for(self, state: PublisherState, step: int) -> Version:
+        """What ``step`` samples from: the weights after step - 2, even where step - 1 is trained already (a publisher that
+        was away finds it so), or staleness would not be 1. An evaluation has all that came before it."""
+        overlap = 1 if self._schedule.purpose(step) == "evaluate" else 2
+        return self._latest(state, step, upto=step - overlap)
 
     def _complete(self, state: PublisherState, step: int) -> bool:
         purpose = self._schedule.purpose(step)
@@ -217,7 +220,8 @@ class Publisher:
         if following == len(self._schedule):
             done = all(self._complete(state, step) for step in range(max(0, following - 2), following))
             if done and state.exported:
-                final = state.trained or state.initial
+                last = self._schedule.last("train")
+                final = state.initial if last is None else state.updated[last]
                 return Decision(events=[RunFinished(steps=following, version=final.digest)])
             return NOTHING
         if not self._may_open(state, following):

@@ -97,6 +97,37 @@ def test_step_two_opens_only_when_step_zero_is_trained_and_step_one_is_sealed(be
     assert (opened.step, opened.version, opened.version_index) == (2, "v1", 1)
 
 
+def test_a_step_trained_while_the_barrier_is_open_does_not_change_what_the_barrier_publishes(bench: Bench) -> None:
+    bench.start()
+    bench.seal(0)
+    bench.send(critic_updated(0))
+    bench.send(actor_updated(0, "v1"))
+    [barrier] = bench.seal(1)
+    assert isinstance(barrier, BarrierOpened)
+    bench.send(critic_updated(1))
+    assert bench.send(actor_updated(1, "v2")) == []
+    _, opened = bench.answer(barrier.step, "v1")
+    assert isinstance(opened, StepOpened)
+    assert (opened.step, opened.version, opened.version_index) == (2, "v1", 1)
+    [following] = bench.seal(2)
+    assert isinstance(following, BarrierOpened)
+    assert bench.state.barrier is not None
+    assert bench.state.barrier.version.digest == "v2"
+
+
+def test_a_publisher_that_was_away_opens_with_the_weights_of_two_steps_before(bench: Bench) -> None:
+    bench.start()
+    for step in range(2):
+        bench.state = bench.publisher.fold(bench.state, critic_updated(step))
+        bench.state = bench.publisher.fold(bench.state, actor_updated(step, f"v{step + 1}"))
+    bench.seal(0)
+    [barrier] = bench.seal(1)
+    assert isinstance(barrier, BarrierOpened)
+    _, opened = bench.answer(barrier.step, "v1")
+    assert isinstance(opened, StepOpened)
+    assert (opened.version, opened.version_index) == ("v1", 1)
+
+
 def test_staleness_is_zero_for_the_first_batch_and_one_for_every_later_one(bench: Bench) -> None:
     bench.start()
     for step in range(4):
