@@ -39,6 +39,7 @@ def main(root_directory: str, prefix: str, use_cgroups: bool) -> None:
     linux.set_name("t1-forkserver")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides when this ends: by closing the input
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended shims leave no zombies
+    os.umask(0o022)  # what is laid out and written inside depends on the task, never on who started the run
     os.chdir(root_directory)
     if not os.access(SHELL, os.X_OK):
         raise StepFailed(f"finding {SHELL}", errno.ENOENT)

@@ -110,6 +110,9 @@ def _isolate(inside: Inside) -> None:
     )
     # A core limit of 1 byte stops dumps to files and, unlike 0, to a host's dump program.
     for limit, value in ((resource.RLIMIT_CORE, 1), (resource.RLIMIT_MEMLOCK, 1 << 16), (resource.RLIMIT_NOFILE, 4096)):
+        hard = resource.getrlimit(limit)[1]
+        if hard != resource.RLIM_INFINITY:
+            value = min(value, hard)  # not every root may raise a limit
         resource.setrlimit(limit, (value, value))
     linux.unshare(linux.CLONE_NEWUSER, "user namespace")
     _report(inside, "U")
