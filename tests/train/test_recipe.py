@@ -7,6 +7,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
+from bench.learning.part import Context
 from bench.recipe import experiment
 from t1actors.config import resolve
 from t1actors.sandbox.backend import NamespaceBackend
@@ -26,7 +27,7 @@ def test_the_experiment_runs_a_schedule_to_its_end(tmp_path):
     async def run() -> dict[str, object]:
         backend = NamespaceBackend(tmp_path, name="recipe")
         async with backend.running():
-            return await experiment(config, backend)
+            return await experiment(config, Context(backend))
 
     figures = anyio.run(run, backend="trio")
     assert figures.keys() >= {"reward_first5", "reward_last5", "ratio", "heldout", "cpu_seconds"}
