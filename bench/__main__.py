@@ -1,9 +1,10 @@
-"""All benchmarks, one after the other, and `bench/RESULTS.md` from what they found.
+"""All benchmarks of speed, one after the other, and their sections of `bench/RESULTS.md`.
 
     python -m bench [NAME ...] [--quick] [--out FILE] [--json FILE]
 
 Each runs in a process of its own, so that none inherits another's threads, memory or caches. About five minutes on two idle
-cores. The results file is written when all of them ran in full size; otherwise only where `--out` says.
+cores. The results file is written when all of them ran in full size; otherwise only where `--out` says. Sections of other
+commands (`python -m bench.learning`) stay as they are.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.sections import RESULTS, update
+
 BENCHMARKS = ("engine", "train", "sandbox", "log", "run")
-RESULTS = Path(__file__).parent / "RESULTS.md"
 HEAD = """# Results
 
-Written by `just bench`; don't edit. {date}, {minutes:.1f} minutes, `{command}`.
+Written by commands; don't edit. Speed: `just bench`, {date}, {minutes:.1f} minutes, `{command}`. Learning: `just learning`;
+each of its sections says when and where it was measured.
 
 A cell with brackets is a median and (smallest .. largest) of several rounds; what is compared ran in turns, and a ratio was
 taken round by round. CPU seconds count user and system time. docs/benchmarks.md says how each figure is measured.
@@ -39,19 +42,20 @@ def run_one(name: str, folder: Path, *, quick: bool) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def results(found: Sequence[dict[str, Any]], *, command: str, seconds: float) -> str:
-    """The results file. The machine is the first benchmark's; how busy it was is each one's own."""
+def head(found: Sequence[dict[str, Any]], *, command: str, seconds: float) -> str:
+    """What stands above the sections. The machine is the first benchmark's; how busy it was is each one's own."""
     lines = [HEAD.format(date=f"{datetime.now(UTC):%Y-%m-%d}", minutes=seconds / 60, command=command)]
     if any(one["quick"] for one in found):
         lines.append("**Tiny sizes (`--quick`): these figures show that the benchmarks work, nothing else.**\n")
     lines += ["| machine | |", "|---|---|"]
     lines += [f"| {key} | {value} |" for key, value in found[0]["machine"].items() if key != "busy"]
     lines += [f"| busy before {one['benchmark']} | {one['machine']['busy']} |" for one in found]
-    for one in found:
-        lines += ["", f"## {one['benchmark']}", "", f"`python -m bench.{one['benchmark']}`, {one['seconds']:.0f} s"]
-        for table in one["markdown"]:
-            lines += ["", table]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
+
+
+def section(one: dict[str, Any]) -> str:
+    """A benchmark's section, without its heading."""
+    return "\n\n".join([f"`python -m bench.{one['benchmark']}`, {one['seconds']:.0f} s", *one["markdown"]])
 
 
 def main() -> None:
@@ -73,7 +77,8 @@ def main() -> None:
     command = " ".join(["just bench", *sys.argv[1:]])
     out = arguments.out or (None if arguments.quick or arguments.names else RESULTS)
     if out is not None:
-        out.write_text(results(found, command=command, seconds=time.perf_counter() - began_s))
+        above = head(found, command=command, seconds=time.perf_counter() - began_s)
+        update(out, {one["benchmark"]: section(one) for one in found}, head=above)
         print(f"\nwritten to {out}")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")

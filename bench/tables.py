@@ -1,6 +1,7 @@
 """What a benchmark found: tables for people, and the same rows as JSON.
 
-Guarantees: both hold the same figures; in JSON a spread keeps its median, low, high and count, and a row names its columns.
+Guarantees: both hold the same figures; in JSON a spread keeps its median, low, high and count, an estimate its mean, error
+and count, and a row names its columns.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from bench.learning.statistics import Estimate
 from bench.machine import describe
 from bench.measure import Spread
 
-Cell: TypeAlias = str | int | float | Spread | None
+Cell: TypeAlias = str | int | float | Spread | Estimate | None
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,10 @@ def text(cell: Cell) -> str:
             return number(cell.median)
         case Spread():
             return f"{number(cell.median)} ({number(cell.low)} .. {number(cell.high)})"
+        case Estimate(error=None):
+            return f"{cell.mean:.3f}"
+        case Estimate():
+            return f"{cell.mean:.3f} ± {cell.error:.3f}"
         case float():
             return number(cell)
         case int():
@@ -80,7 +86,7 @@ def markdown(table: Table) -> str:
 
 def as_json(table: Table) -> dict[str, object]:
     def plain(cell: Cell) -> object:
-        return asdict(cell) if isinstance(cell, Spread) else cell
+        return asdict(cell) if isinstance(cell, Spread | Estimate) else cell
 
     rows = [{name: plain(cell) for name, cell in zip(table.columns, row, strict=True)} for row in table.rows]
     return {"title": table.title, "note": table.note, "rows": rows}

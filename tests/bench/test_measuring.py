@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from bench.__main__ import results
+from bench.__main__ import head, section
 from bench.kills import Killer
 from bench.measure import Sample, Spread, interleaved, rate, ratios
 from bench.tables import Table, as_json, conclude, markdown, number, text
@@ -93,7 +93,7 @@ def test_a_row_that_does_not_fit_its_columns_is_refused():
         Table("T", ("a", "b"), ((1,),))
 
 
-def test_a_benchmark_prints_its_tables_and_writes_them_and_the_results_file_holds_them(tmp_path, capsys):
+def test_a_benchmark_prints_its_tables_and_writes_them_and_its_section_holds_them(tmp_path, capsys):
     arguments = argparse.Namespace(json=tmp_path / "found.json", quick=True)
     table = Table("Speed", ("what", "x"), (("one", 1.5),))
     conclude("engine", arguments, lambda: [table])
@@ -101,11 +101,11 @@ def test_a_benchmark_prints_its_tables_and_writes_them_and_the_results_file_hold
     found = json.loads(arguments.json.read_text())
     assert found["benchmark"] == "engine"
     assert found["tables"] == [as_json(table)]
-    written = results([found], command="just bench --quick", seconds=90)
-    assert "1.5 minutes, `just bench --quick`" in written
-    assert markdown(table) in written
-    assert "Tiny sizes" in written
-    assert f"| processor | {found['machine']['processor']} |" in written
+    above = head([found], command="just bench --quick", seconds=90)
+    assert "1.5 minutes, `just bench --quick`" in above
+    assert "Tiny sizes" in above
+    assert f"| processor | {found['machine']['processor']} |" in above
+    assert markdown(table) in section(found)
 
 
 def test_the_next_actor_is_killed_when_a_step_opens_and_the_one_before_is_back():

@@ -1,0 +1,8 @@
+"""The parts of the evidence, in the order in which they run."""
+
+from __future__ import annotations
+
+from bench.learning import critic, rewards, seeds
+from bench.learning.part import Part
+
+PARTS: tuple[Part, ...] = (seeds.PART, critic.PART, rewards.PART)
