@@ -14,6 +14,7 @@ FLOORS = {
     "events": 1,
     "config": 1,
     "payloads": 1,
+    "nursery": 1,
     "log": 1,
     "sandbox": 2,
     "tasks": 2,

@@ -9,7 +9,6 @@ Guarantees:
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -40,7 +39,7 @@ from t1actors.payloads import pack
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable
 from t1actors.sandbox.admission import Admission, TokenBucket
 from t1actors.sandbox.backend import NamespaceBackend
-from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxUnavailable
+from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxUnavailable
 from t1actors.sandbox.errors import SandboxSealed as SealedMeanwhile
 from t1actors.sandbox.interface import Limits, RunRequest, SandboxSpec
 from t1actors.sandbox.pool import SandboxPool
@@ -97,8 +96,8 @@ class Pool:
         self._tasks = TaskFiles(config.tasks, context.run_dir)
         self._backend = NamespaceBackend(context.run_dir / "sandboxes", name="pool")
         bucket = TokenBucket(config.sandbox.rate_per_s, config.sandbox.burst, monotonic=context.monotonic)
-        self._admission = Admission(bucket, config.sandbox.max_live, monotonic=context.monotonic)
-        self._pool = SandboxPool(self._backend, self._admission)
+        admission = Admission(bucket, config.sandbox.max_live, monotonic=context.monotonic)
+        self._pool = SandboxPool(self._backend, admission)
 
     def initial(self) -> PoolState:
         return PoolState()
@@ -170,19 +169,12 @@ class Pool:
         try:
             async with self._backend.running(), anyio.create_task_group() as tasks:
                 await self._pool.reattach()
-                tasks.start_soon(self._renew_leases)
+                # A sandbox whose trial waits for the model is not called: its lease is kept here, and ends with the pool.
+                tasks.start_soon(self._pool.keep_leases, self._config.sandbox.lease_s / 4)
                 yield
                 tasks.cancel_scope.cancel()
         except SandboxUnavailable as error:
             raise Unrecoverable(str(error)) from error
-
-    async def _renew_leases(self) -> None:
-        """A sandbox whose trial waits for the model is not called: its lease is kept here, and ends with the pool."""
-        while True:
-            await anyio.sleep(self._config.sandbox.lease_s / 4)
-            for key in sorted(self._admission.live):
-                with contextlib.suppress(SandboxGone):  # being created, or reclaimed just now
-                    await self._pool.renew(key)
 
     # --- decisions ------------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from t1actors.engine.interface import (
 from t1actors.models.checkpoint import weights_from_bytes
 from t1actors.models.policy import Policy
 from t1actors.models.pretrained import load_policy
+from t1actors.nursery import apart, task_group
 
 T = TypeVar("T")
 
@@ -92,7 +93,7 @@ class TorchEngine:
         self._loading = anyio.Lock()
         self._open = True
         try:
-            async with anyio.create_task_group() as tasks:
+            async with task_group() as tasks:
                 tasks.start_soon(self._serve)
                 try:
                     yield
@@ -136,7 +137,12 @@ class TorchEngine:
             self._gate = anyio.Event()
             try:
                 await self.quiesced()
-                await self._in_thread(lambda: self._core.load(version, weights_from_bytes(weights, version=version)))
+                # Apart: asyncio's cancel would leave the thread at work on the core beside the next one.
+                await apart(
+                    lambda: self._in_thread(
+                        lambda: self._core.load(version, weights_from_bytes(weights, version=version))
+                    )
+                )
             finally:
                 self._gate.set()
                 self._gate = None

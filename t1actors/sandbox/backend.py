@@ -4,7 +4,8 @@
 a new backend on the same root finds every sandbox that lives. All the work is in the shims (``shim.server``); here orders
 become messages. The fork server runs while the context is open; the sandboxes outlive it, each for its lease.
 
-Guarantees: a cancelled or failed ``create`` that started a sandbox leaves none; runs under trio and asyncio alike.
+Guarantees: a cancelled or failed ``create`` that started a sandbox leaves none; runs under trio and asyncio alike, also when
+asyncio cancels a caller its own way (``t1actors.nursery.apart``). One event loop drives a backend; it is not thread-safe.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import anyio
 import anyio.abc
 
 from t1actors.events import Isolation, OutputChunk
+from t1actors.nursery import apart
 from t1actors.sandbox import errors
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxRefused, SandboxUnavailable
 from t1actors.sandbox.interface import Created, RunRequest, RunResult, SandboxSpec
@@ -97,19 +99,25 @@ class NamespaceBackend:
             self._root_fd = -1
 
     async def create(self, spec: SandboxSpec) -> Created:
-        name = self._name_of(spec.key)
         _check_spec(spec)
-        started_s = anyio.current_time()
+        forked: list[str] = []
         finished = False
-        forked = await self._server().fork(name)
-        forked_s = anyio.current_time()
         try:
-            answer, _ = await self._ask(spec.key, _create_order(spec), b"".join(x.archive for x in spec.layers))
+            created = await apart(lambda: self._create(spec, forked))
             finished = True
         finally:
             if forked and not finished:  # cancelled or refused: whoever asked will not come back for it
-                with anyio.move_on_after(_KILL_PATIENCE_S, shield=True):
-                    await self.kill(spec.key)
+                await apart(lambda: self._give_up(spec.key))
+        return created
+
+    async def _create(self, spec: SandboxSpec, forked: list[str]) -> Created:
+        """Notes in ``forked`` that a new shim was started, which no cancellation comes between."""
+        name = self._name_of(spec.key)
+        started_s = anyio.current_time()
+        if await self._server().fork(name):
+            forked.append(name)
+        forked_s = anyio.current_time()
+        answer, _ = await self._ask(spec.key, _create_order(spec), b"".join(x.archive for x in spec.layers))
         assert isinstance(answer, Made)
         return Created(
             isolation=Isolation(
@@ -174,6 +182,10 @@ class NamespaceBackend:
         await self._ask(sandbox, Renew())
 
     # --- parts ---
+
+    async def _give_up(self, key: str) -> None:
+        with anyio.move_on_after(_KILL_PATIENCE_S, shield=True):
+            await self.kill(key)
 
     def _server(self) -> _ForkServer:
         if self._fork_server is None:
@@ -336,10 +348,9 @@ class _ForkServer:
 
     async def _ask(self, line: str) -> str:
         answer = ""
-        # Shielded, so that each answer is read by who asked; it takes a millisecond or two.
         async with self._lock:
-            with anyio.move_on_after(_FORK_PATIENCE_S, shield=True):
-                answer = await self._exchange(line)
+            with anyio.CancelScope(shield=True):  # so that whoever asked learns the answer
+                answer = await apart(lambda: self._exchange(line))
         if not answer:
             raise SandboxUnavailable("asking the fork server", "it ended or hangs; its errors are on stderr", _FIX)
         if answer.startswith("refused "):
@@ -348,19 +359,20 @@ class _ForkServer:
         return answer
 
     async def _exchange(self, line: str) -> str:
-        """Empty when the fork server has ended."""
+        """Empty when the fork server has ended, or hangs. Shielded here too, or a torn exchange would leave its answer for
+        the next one to read; it takes a millisecond or two."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # it may have left a last word
-            await self._process.stdin.send(f"{line}\n".encode())
-        try:
-            while b"\n" not in self._buffer:
-                self._buffer += await self._process.stdout.receive()
-        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            return ""
-        answer, _, self._buffer = self._buffer.partition(b"\n")
-        return answer.decode()
+        with anyio.move_on_after(_FORK_PATIENCE_S, shield=True):
+            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # there may be a last word
+                await self._process.stdin.send(f"{line}\n".encode())
+            with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                while b"\n" not in self._buffer:
+                    self._buffer += await self._process.stdout.receive()
+                answer, _, self._buffer = self._buffer.partition(b"\n")
+                return answer.decode()
+        return ""
 
 
 _PACKAGE_PARENT = str(Path(errors.__file__).resolve().parents[2])

@@ -1,38 +1,84 @@
 """Sandboxes under admission: the object to embed.
 
-    async with backend.running():
-        pool = SandboxPool(backend, Admission(TokenBucket(100, 32), max_live=128))
-        await pool.reattach()
-        made = await pool.create(spec)
-        result = await pool.run(spec.key, RunRequest(key="1", command="ls", limit_s=5))
-        archive = await pool.seal(spec.key)
-        await pool.kill(spec.key)
+    pool = SandboxPool(backend, Admission(TokenBucket(rate_per_s=100, burst=32), max_live=128))
+    async with backend.running(), pool.running():
+        async with pool.sandbox(SandboxSpec(key="one")) as sandbox:
+            result = await sandbox.run("ls", limit_s=5)
+            archive = await sandbox.seal()
 
-Guarantees: a slot is held exactly while its sandbox may exist, so a creation that failed or was cancelled gives it back
-and so does a ``kill`` that succeeded. Nothing is remembered but the slots: after a crash, ``reattach``.
+Two ways to use it. With ``running`` the pool owns what lives: leases are kept while the block is open, and no sandbox is
+left when it ends, however it ends. Without it (the pool actor, which is to find its sandboxes again after a crash) call
+``reattach`` first and ``kill`` what you created; a lease ends what nobody renews.
+
+Guarantees: a slot is held exactly while its sandbox may exist, so a creation that failed or was cancelled gives it back and
+so does a ``kill`` that succeeded. Nothing is remembered but the slots. Under asyncio all this holds for ``task.cancel()``,
+timeouts and aborting task groups too. For one event loop; not thread-safe.
 """
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import anyio
 
+from t1actors.nursery import apart, task_group
 from t1actors.sandbox.admission import Admission
+from t1actors.sandbox.errors import SandboxError, SandboxGone
 from t1actors.sandbox.interface import Created, RunRequest, RunResult, SandboxBackend, SandboxSpec
+
+KILL_PATIENCE_S = 30.0
+"""How long leaving a block waits for a sandbox to end; its lease ends one that does not."""
 
 
 @dataclass(frozen=True)
 class PoolCreated:
+    """What the backend made, and the seconds waited for a token of the rate and for a slot below the cap."""
+
     created: Created
     token_wait_s: float
     slot_wait_s: float
 
 
 class SandboxPool:
+    """See the module. ``sandbox`` arguments are the ``key`` of the spec that created it; every call but ``create``,
+    ``reattach`` and ``kill`` raises ``SandboxGone`` when nothing lives under it."""
+
     def __init__(self, backend: SandboxBackend, admission: Admission) -> None:
         self._backend = backend
         self._admission = admission
+
+    # --- owning what lives --------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def running(self, *, renew_every_s: float = 30.0) -> AsyncGenerator[list[str]]:
+        """Own the backend's sandboxes while the block is open; gives the keys of those that lived before (a crashed
+        program's): use them again by their keys, or leave them to be killed at the end like all others.
+
+        Args:
+            renew_every_s: choose a quarter of the shortest ``lease_s``, so that a sandbox survives a long wait for a model.
+
+        Raises:
+            SandboxError: at the end, when a sandbox could not be killed within ``KILL_PATIENCE_S``: names it.
+        """
+        async with task_group() as tasks:
+            tasks.start_soon(self.keep_leases, renew_every_s)
+            try:
+                yield await self.reattach()
+            finally:
+                await apart(self._kill_all)
+                tasks.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def sandbox(self, spec: SandboxSpec, *, deadline_s: float | None = None) -> AsyncGenerator[PooledSandbox]:
+        """One sandbox for the block: created as by ``create``, killed however the block ends."""
+        made = await self.create(spec, deadline_s=deadline_s)
+        try:
+            yield PooledSandbox(self, spec.key, made)
+        finally:
+            await apart(lambda: self._kill_in_time(spec.key))
 
     async def reattach(self) -> list[str]:
         """The keys of sandboxes that live already; each takes a slot. Call it first."""
@@ -41,8 +87,26 @@ class SandboxPool:
             self._admission.adopt(key)
         return keys
 
+    async def keep_leases(self, every_s: float) -> None:
+        """Renew, for ever, the lease of every sandbox that holds a slot: one whose agent waits for its model is not called.
+        Run it as a task; ``running`` does."""
+        while True:
+            await anyio.sleep(every_s)
+            for key in sorted(self._admission.live):
+                with suppress(SandboxGone):  # being created, or killed just now
+                    await self.renew(key)
+
+    # --- one sandbox --------------------------------------------------------------------------------------------------
+
     async def create(self, spec: SandboxSpec, *, deadline_s: float | None = None) -> PoolCreated:
-        """Wait for a slot and a token, then create within ``deadline_s``. Raises ``TimeoutError``, ``SandboxError``."""
+        """Wait for a slot and a token, then create within ``deadline_s`` (the wait does not count). Idempotent by
+        ``spec.key``. Cancelled or failed, it leaves no sandbox and gives the slot back.
+
+        Raises:
+            TimeoutError: not created within ``deadline_s``.
+            SandboxRefused: the spec makes no sense: says what in it.
+            SandboxUnavailable: no sandbox can be made on this host (any more).
+        """
         admitted = await self._admission.admit(spec.key)
         finished = False
         try:
@@ -55,17 +119,71 @@ class SandboxPool:
         return PoolCreated(created, admitted.token_wait_s, admitted.slot_wait_s)
 
     async def run(self, sandbox: str, request: RunRequest) -> RunResult:
+        """One command in the persistent shell; commands of one sandbox run one after the other. Idempotent by
+        ``request.key``. Cancelled, the command goes on within its limit. Raises ``SandboxDied``, ``SandboxSealed``,
+        ``SandboxRefused``."""
         return await self._backend.run(sandbox, request)
 
     async def read_file(self, sandbox: str, path: str, *, max_bytes: int) -> bytes | None:
+        """A regular file's bytes, read from outside following no link; None when there is none of at most ``max_bytes``."""
         return await self._backend.read_file(sandbox, path, max_bytes=max_bytes)
 
     async def seal(self, sandbox: str, *, paths: tuple[str, ...] = ("/",)) -> bytes:
+        """End every process inside; the canonical archive (``sandbox.archive``), rooted at /, of what was written under
+        ``paths``. Idempotent: nothing changes the tree afterwards."""
         return await self._backend.seal(sandbox, paths=paths)
 
     async def renew(self, sandbox: str) -> None:
+        """Start the lease anew, as every other call does."""
         await self._backend.renew(sandbox)
 
     async def kill(self, sandbox: str) -> None:
+        """Idempotent. No process, mount, control group or directory is left; the slot is free for the next in line."""
         await self._backend.kill(sandbox)
         self._admission.release(sandbox)
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    async def _kill_in_time(self, key: str) -> None:
+        with anyio.move_on_after(KILL_PATIENCE_S, shield=True):
+            await self.kill(key)
+
+    async def _kill_all(self) -> None:
+        """Try all, then say which could not be killed."""
+        failures: list[str] = []
+
+        async def kill(key: str) -> None:
+            try:
+                await self._kill_in_time(key)
+            except SandboxError as error:
+                failures.append(str(error))
+
+        async with task_group() as tasks:
+            for key in sorted(self._admission.live):
+                tasks.start_soon(kill, key)
+        if left := sorted(self._admission.live):
+            reasons = "; ".join(failures) or f"no answer within {KILL_PATIENCE_S:g} s"
+            raise SandboxError(
+                f"sandboxes {', '.join(left)} could not be killed ({reasons}); their leases will end them"
+            )
+
+
+class PooledSandbox:
+    """One sandbox of a pool, from ``SandboxPool.sandbox``. ``made`` says how it is isolated and what creating it took."""
+
+    def __init__(self, pool: SandboxPool, key: str, made: PoolCreated) -> None:
+        self._pool = pool
+        self.key = key
+        self.made = made
+
+    async def run(self, command: str, *, limit_s: float, key: str | None = None) -> RunResult:
+        """As ``SandboxPool.run``. Give a ``key`` to have the command run once whoever asks again; without one it is new."""
+        return await self._pool.run(self.key, RunRequest(key=key or uuid.uuid4().hex, command=command, limit_s=limit_s))
+
+    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes | None:
+        """As ``SandboxPool.read_file``."""
+        return await self._pool.read_file(self.key, path, max_bytes=max_bytes)
+
+    async def seal(self, *, paths: tuple[str, ...] = ("/",)) -> bytes:
+        """As ``SandboxPool.seal``."""
+        return await self._pool.seal(self.key, paths=paths)
