@@ -164,12 +164,24 @@ class ProgressReported(Event, frozen=True, kw_only=True):
 
 
 class RunStarted(Event, frozen=True, kw_only=True):
+    """A session of the run begins. ``session`` rises with every one (it is the epoch of the supervisor's journal); 0: written
+    before there were session numbers. ``tasks_digest``: blake3 of the run's ``tasks.json``, which says which tasks of a
+    directory it draws from; empty where there is none."""
+
     run: str
     config_digest: str
     config_toml: str
     code_version: str
     environment: dict[str, str]
     resumed: bool = False
+    session: int = 0
+    tasks_digest: str = ""
+
+
+class StopRequested(Event, frozen=True, kw_only=True):
+    """Somebody asked the session to end after the phase it is in: nothing new is to be opened."""
+
+    by: str
 
 
 class ActorStarted(Event, frozen=True, kw_only=True):
@@ -249,6 +261,14 @@ class RunFinished(Event, frozen=True, kw_only=True):
 class RunFailed(Event, frozen=True, kw_only=True):
     step: int
     reason: str
+
+
+class RunPaused(Event, frozen=True, kw_only=True):
+    """The answer to StopRequested: no rollout is under way, and ``step`` is what opens next. It ends session ``session`` and
+    no other, so a resumed run is not ended by it."""
+
+    step: int
+    session: int
 
 
 # --- sandbox pool -------------------------------------------------------------------------------------------------------
@@ -539,8 +559,8 @@ class ModelExported(Event, frozen=True, kw_only=True):
 
 AnyEvent = Union[  # noqa: UP007  (X | Y would be one very long line)
     EffectIntended, EffectFinished, CancelRequested, TimerFired, ProgressReported,
-    RunStarted, ActorStarted, ActorReady, ActorStopped, ReplicaReclaimed, RunStopped,
-    StepOpened, BarrierOpened, WeightsOffered, WeightsPublished, RunFinished, RunFailed,
+    RunStarted, StopRequested, ActorStarted, ActorReady, ActorStopped, ReplicaReclaimed, RunStopped,
+    StepOpened, BarrierOpened, WeightsOffered, WeightsPublished, RunFinished, RunFailed, RunPaused,
     SandboxRequested, SandboxReady, TurnExecuted, SandboxSealed, SandboxReclaimed, TrialFailed,
     TurnSampled, EpisodeEnded, GenerationQuiesced, WeightsLoaded, RewardReported,
     Graded, TrajectoryAssembled, TrialReplaced, TrialCancelled, BatchSealed, BatchShort,

@@ -6,6 +6,9 @@ Guarantees:
 - An evaluation stands alone: it opens when everything before it is done, and nothing opens beside it.
 - Hence the staleness of training batches is 0 for the first and exactly 1 for every later one.
 - Weights are offered once a version; a replica that does not answer before the barrier's deadline fails the run by name.
+- Once a stop is requested nothing opens: when no rollout is under way and the next step could open, RunPaused says so, once a
+  session. The next RunStarted takes both back and goes on where this one stopped. A run with nothing left to open simply
+  finishes.
 """
 
 from __future__ import annotations
@@ -29,7 +32,10 @@ from t1actors.events import (
     Payload,
     RunFailed,
     RunFinished,
+    RunPaused,
+    RunStarted,
     StepOpened,
+    StopRequested,
     TimerFired,
     UnknownEvent,
     WeightsLoaded,
@@ -77,6 +83,10 @@ class PublisherState:
     barrier: Barrier | None = None
     exported: bool = False
     ended: bool = False
+    session: int = 0
+    stopping: bool = False
+    """A stop was requested in this session."""
+    paused: bool = False
 
 
 class Publisher:
@@ -94,6 +104,12 @@ class Publisher:
 
     def fold(self, state: PublisherState, event: AnyEvent | UnknownEvent) -> PublisherState:
         match event:
+            case RunStarted():
+                state.session, state.stopping, state.paused = event.session, False, False
+            case StopRequested():
+                state.stopping = True
+            case RunPaused():
+                state.paused = True
             case ActorInitialised():
                 state.initial = Version(event.version, 0, event.weights)
             case CriticInitialised():
@@ -151,7 +167,9 @@ class Publisher:
                     f"{BARRIER_DEADLINE_S + LAST_CALL_S:.0f} s; see logs/",
                 )
             case (
-                ActorInitialised()
+                RunStarted()
+                | StopRequested()
+                | ActorInitialised()
                 | CriticInitialised()
                 | ActorUpdated()
                 | CriticUpdated()
@@ -159,10 +177,8 @@ class Publisher:
                 | ModelExported()
             ):
                 return self._advance(state)
-            case GenerationQuiesced() if state.barrier is not None and event.step == state.barrier.step:
-                return self._offer(state.barrier)
-            case WeightsLoaded() if state.barrier is not None and state.barrier.loaded.keys() >= self._replicas:
-                return self._publish(state, state.barrier)
+            case GenerationQuiesced() | WeightsLoaded() if state.barrier is not None:
+                return self._advance(state)
             case _:
                 return NOTHING
 
@@ -213,8 +229,23 @@ class Publisher:
             return True
         return self._complete(state, step - 2) and step - 1 in state.sealed
 
+    def _at_rest(self, state: PublisherState) -> bool:
+        """No rollout is under way, and there is a step that could open now: the place to stop at."""
+        following = state.opened
+        if following == len(self._schedule):
+            return False
+        sealed = all(step in state.sealed for step in range(max(0, following - 2), following))
+        return sealed and (state.barrier is not None or self._may_open(state, following))
+
     def _advance(self, state: PublisherState) -> Decision:
-        if state.barrier is not None or state.initial is None or not state.critic_ready:
+        """The next move that the state allows, whatever brought it about: what a pause held back is found again."""
+        if state.paused:
+            return NOTHING
+        if state.stopping and self._at_rest(state):
+            return Decision(events=[RunPaused(step=state.opened, session=state.session)])
+        if state.barrier is not None:
+            return self._in_barrier(state, state.barrier)
+        if state.initial is None or not state.critic_ready:
             return NOTHING
         following = state.opened
         if following == len(self._schedule):
@@ -263,7 +294,9 @@ class Publisher:
             )
         return opened
 
-    def _offer(self, barrier: Barrier) -> Decision:
+    def _in_barrier(self, state: PublisherState, barrier: Barrier) -> Decision:
+        if barrier.loaded.keys() >= self._replicas:
+            return self._publish(state, barrier)
         if barrier.offered or not barrier.quiesced >= self._replicas:
             return NOTHING
         return Decision(

@@ -20,11 +20,12 @@ from t1actors.log.interface import CommitHead, Log
 from t1actors.runtime.clock import Clock
 from t1actors.runtime.errors import RunDirectoryError
 from t1actors.runtime.recovery import SUPERVISOR
+from t1actors.tasks.choice import CHOICE, choice_digest
 
 
 def check_configuration(log: Log, run_dir: Path, config: Config) -> None:
-    """Raises ``RunDirectoryError`` when ``log`` was begun with another configuration: whatever ``config.toml`` says today,
-    the steps before were made with that one."""
+    """Raises ``RunDirectoryError`` when ``log`` was begun with another configuration, or other tasks: whatever the files say
+    today, the steps before were made with those."""
     with closing(log.open_reader(SUPERVISOR)) as reader:
         begun = [decode(raw) for frame in reader.read(max_frames=1) for raw in frame.events]
     for event in begun:
@@ -32,6 +33,11 @@ def check_configuration(log: Log, run_dir: Path, config: Config) -> None:
             raise RunDirectoryError(
                 f"{run_dir}: its log was begun with another configuration than this run's; restore its config.toml "
                 "(`t1 log cat --kind RunStarted` shows what it held), or choose a new run directory"
+            )
+        if isinstance(event, RunStarted) and event.tasks_digest != choice_digest(run_dir):
+            raise RunDirectoryError(
+                f"{run_dir / CHOICE}: not the choice of tasks that its log was begun with; restore the file, or choose a new "
+                "run directory"
             )
 
 
@@ -44,6 +50,7 @@ class Chronicle:
         self._code = code
         self._in_thread = in_thread
         self._lock = anyio.Lock()
+        self.session = self._writer.epoch
 
     async def begin(self, run_dir: Path, config: Config, environment: Mapping[str, str]) -> None:
         """RunStarted."""
@@ -54,6 +61,8 @@ class Chronicle:
             code_version=self._code,
             environment=dict(environment),
             resumed=self._writer.next_sequence > 0,
+            session=self.session,
+            tasks_digest=choice_digest(run_dir),
         )
         await self.record([started])
 

@@ -31,7 +31,7 @@ from t1actors.runtime.host import host_actor
 class LocalResult:
     """``detail`` is the failure's reason, or how many steps were made."""
 
-    reason: Literal["finished", "failed"]
+    reason: Literal["finished", "failed", "interrupted"]
     detail: str
     seconds: float
 
@@ -91,7 +91,7 @@ async def run_local(
             async with anyio.create_task_group() as tasks:
                 for name, factory in actors:
                     tasks.start_soon(host, name, factory)
-                end = await concluded(log, concludes)
+                end = await concluded(log, concludes, session=chronicle.session)
                 tasks.cancel_scope.cancel()
                 return end
             raise AssertionError("the task group ends with a conclusion or an exception")

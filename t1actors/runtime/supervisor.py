@@ -5,7 +5,9 @@ Guarantees:
   run fails and names the actor. A failure that a restart cannot heal fails the run at once.
 - Every start, readiness and end of an actor is an event in the journal ``supervisor``, durable before the next one
   begins. ActorStarted comes after the actor holds its journal and carries the epoch which that journal gave it.
-- SIGINT or SIGTERM, or cancelling the caller: a clean stop. A second SIGINT: everything is killed at once.
+- SIGINT: a stop after the phase. It is recorded as StopRequested; the concluding actor answers RunPaused where nothing is
+  under way that would have to be done twice, and then everything is stopped cleanly. A second SIGINT, SIGTERM, or
+  cancelling the caller: a clean stop at once. A SIGINT while that goes on: everything is killed.
 - If the supervisor itself is killed, the actors end with it; starting it again on the same run directory resumes the
   run.
 - No torch here: what actors import is theirs.
@@ -20,7 +22,8 @@ import random
 import resource
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -28,7 +31,7 @@ from typing import Literal
 import anyio
 
 from t1actors.config import Config, digest, from_toml, to_toml
-from t1actors.events import ActorReady, ActorStarted, ActorStopped, RunStopped
+from t1actors.events import ActorReady, ActorStarted, ActorStopped, RunStopped, StopRequested
 from t1actors.log.filelog import FileLog
 from t1actors.runtime.actor_log import log_tail
 from t1actors.runtime.child import Child
@@ -54,8 +57,9 @@ class ActorPlan:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """``concludes`` names the actor whose RunFinished or RunFailed ends the run; ``environment`` is the fingerprint
-    that RunStarted records; ``env`` are environment variables for the actors."""
+    """``concludes`` names the actor whose RunFinished or RunFailed ends the run, and whose RunPaused answers a
+    StopRequested; ``environment`` is the fingerprint that RunStarted records; ``env`` are environment variables for the
+    actors."""
 
     run_dir: Path
     config: Config
@@ -148,23 +152,25 @@ class _Supervisor:
         self._cpu_seconds = 0.0
 
     async def run(self) -> None:
-        started_s, cpu_s = self._clock.monotonic(), _cpu_seconds()
-        await self._chronicle.begin(self._plan.run_dir, self._plan.config, self._plan.environment)
-        async with anyio.create_task_group() as watching:
-            watching.start_soon(self._follow_conclusion)
-            watching.start_soon(self._reap_orphans)
-            if threading.current_thread() is threading.main_thread():
-                watching.start_soon(self._follow_signals)
-            async with anyio.create_task_group() as keeping:
-                for actor in self._plan.actors:
-                    keeping.start_soon(self._keep, actor)
-            watching.cancel_scope.cancel()
-        await self._orphans.end()
-        self._cpu_seconds = _cpu_seconds() - cpu_s
-        self._seconds = self._clock.monotonic() - started_s
-        reason = f"{self._reason}: {self._detail}" if self._reason == "failed" else self._reason
-        stopped = RunStopped(reason=reason, cpu_s=self._cpu_seconds)
-        await self._chronicle.record([stopped], rests_on=self._rests_on)
+        # Signals are taken from the first event to the last, so that none cuts the record short.
+        with _signals() as signals:
+            started_s, cpu_s = self._clock.monotonic(), _cpu_seconds()
+            await self._chronicle.begin(self._plan.run_dir, self._plan.config, self._plan.environment)
+            async with anyio.create_task_group() as watching:
+                watching.start_soon(self._follow_conclusion)
+                watching.start_soon(self._reap_orphans)
+                if signals is not None:
+                    watching.start_soon(self._follow_signals, signals)
+                async with anyio.create_task_group() as keeping:
+                    for actor in self._plan.actors:
+                        keeping.start_soon(self._keep, actor)
+                watching.cancel_scope.cancel()
+            await self._orphans.end()
+            self._cpu_seconds = _cpu_seconds() - cpu_s
+            self._seconds = self._clock.monotonic() - started_s
+            reason = f"{self._reason}: {self._detail}" if self._reason == "failed" else self._reason
+            stopped = RunStopped(reason=reason, cpu_s=self._cpu_seconds)
+            await self._chronicle.record([stopped], rests_on=self._rests_on)
 
     def result(self) -> RunResult:
         """After ``run``."""
@@ -192,16 +198,21 @@ class _Supervisor:
             self._stop("interrupted", "cancelled")
 
     async def _follow_conclusion(self) -> None:
-        end = await concluded(self._log, self._plan.concludes)
+        end = await concluded(self._log, self._plan.concludes, session=self._chronicle.session)
         if not self._stopping.is_set():
             self._rests_on = {end.journal: end.sequence}
         self._stop(end.reason, end.detail)
 
-    async def _follow_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async for number in signals:
-                if self._stopping.is_set() and number == signal.SIGINT:
+    async def _follow_signals(self, signals: AsyncIterator[signal.Signals]) -> None:
+        asked = False
+        async for number in signals:
+            if self._stopping.is_set():
+                if number == signal.SIGINT:
                     self._kill_now.set()
+            elif number == signal.SIGINT and not asked:
+                asked = True
+                await self._chronicle.record([StopRequested(by=number.name)])
+            else:
                 self._stop("interrupted", f"stopped by {number.name}")
 
     def _fail(self, life: _Life, detail: str) -> None:
@@ -294,6 +305,16 @@ class _Supervisor:
         while True:
             await anyio.sleep(REAP_EVERY_S)
             self._orphans.adopted({life.child.pid for life in self._lives.values()})
+
+
+@contextmanager
+def _signals() -> Generator[AsyncIterator[signal.Signals] | None]:
+    """SIGINT and SIGTERM; None outside of the main thread, where nobody can have them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield None
+        return
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        yield signals
 
 
 def _words(exit_code: int) -> str:

@@ -1,9 +1,12 @@
 """The barrier as a pure state machine: which step opens when, with which weights. No process, no time."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from t1actors import config as cfg
 from t1actors.actors.publisher import Publisher, PublisherState
@@ -20,7 +23,10 @@ from t1actors.events import (
     Payload,
     RunFailed,
     RunFinished,
+    RunPaused,
+    RunStarted,
     StepOpened,
+    StopRequested,
     TimerFired,
     WeightsLoaded,
     WeightsOffered,
@@ -35,11 +41,16 @@ def payload(name: str) -> Payload:
     return Payload(digest=name, size_bytes=1, inline=b"w")
 
 
+@cache
+def resolved(sets: tuple[str, ...]) -> cfg.Config:
+    return cfg.resolve(preset="smoke", sets=sets).config
+
+
 class Bench:
     """A publisher fed by hand: ``send`` folds and decides, folds what was decided, and returns it."""
 
     def __init__(self, tmp_path: Path, *sets: str) -> None:
-        config = cfg.resolve(preset="smoke", sets=sets).config
+        config = resolved(sets)
         context = ActorContext("publisher", tmp_path, config, MemoryBlobs(), 1, lambda: 0.0)
         self.publisher = Publisher(context)
         self.state: PublisherState = self.publisher.initial()
@@ -244,3 +255,152 @@ def test_a_critic_update_alone_never_counts_as_a_trained_step(bench: Bench) -> N
     bench.seal(0)
     bench.seal(1)
     assert bench.send(critic_updated(0)) == []
+
+
+# --- stopping after the phase -----------------------------------------------------------------------------------------
+
+
+def started(session: int) -> RunStarted:
+    return RunStarted(
+        run="r", config_digest="", config_toml="", code_version="", environment={}, resumed=session > 1, session=session
+    )
+
+
+STOP = StopRequested(by="SIGINT")
+
+
+def test_a_stop_waits_for_the_rollout_under_way_and_the_training_before_it(bench: Bench) -> None:
+    bench.send(started(1))
+    bench.start()
+    assert bench.send(STOP) == []
+    assert bench.seal(0) == []
+    assert bench.send(critic_updated(0)) == []
+    assert bench.send(actor_updated(0, "v1")) == []
+    assert bench.seal(1) == [RunPaused(step=2, session=1)]
+
+
+def test_a_paused_publisher_says_so_once_and_opens_nothing(bench: Bench) -> None:
+    bench.send(started(1))
+    assert bench.send(STOP) == [RunPaused(step=0, session=1)]
+    assert bench.send(STOP) == []
+    assert bench.send(CriticInitialised(weights="c0", state=payload("c0"))) == []
+    assert bench.send(ActorInitialised(version="v0", weights=payload("v0"), state=payload("s0"))) == []
+    [barrier] = bench.send(started(2))
+    assert isinstance(barrier, BarrierOpened)
+
+
+def test_what_happened_while_it_was_paused_is_not_lost_on_the_resumed_run(bench: Bench) -> None:
+    bench.send(started(1))
+    bench.start()
+    bench.seal(0)
+    bench.seal(1)
+    bench.send(critic_updated(0))
+    [barrier] = bench.send(actor_updated(0, "v1"))
+    assert isinstance(barrier, BarrierOpened)
+    assert bench.send(STOP) == [RunPaused(step=2, session=1)]  # in the barrier nothing is under way
+    assert bench.send(GenerationQuiesced(step=barrier.step, replica="sampler")) == []
+    [offered] = bench.send(started(2))
+    assert isinstance(offered, WeightsOffered)
+    assert bench.send(STOP) == [RunPaused(step=2, session=2)]
+    assert bench.send(WeightsLoaded(step=barrier.step, replica="sampler", digest="v1", seconds=0.1)) == []
+    published, opened = bench.send(started(3))
+    assert isinstance(published, WeightsPublished)
+    assert isinstance(opened, StepOpened)
+    assert (opened.step, opened.version) == (2, "v1")
+
+
+def test_a_stop_of_an_earlier_session_that_is_read_late_ends_that_session_and_no_other(bench: Bench) -> None:
+    bench.send(started(1))
+    assert bench.send(STOP) == [RunPaused(step=0, session=1)]
+    bench.send(started(2))
+    bench.start()
+    assert [s.step for s in bench.opened] == [0, 1]
+    assert not bench.state.stopping
+
+
+def test_a_run_with_nothing_left_to_open_finishes_instead_of_pausing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "schedule.evaluate=false", "schedule.recalibrate_steps=0", "schedule.train_steps=1")
+    bench.send(started(1))
+    bench.start()
+    assert bench.send(STOP) == []
+    bench.seal(0)
+    bench.send(critic_updated(0))
+    bench.send(actor_updated(0, "v1"))
+    assert [type(e) for e in bench.send(ModelExported(version="v1", folder="model"))] == [RunFinished]
+
+
+def test_an_evaluation_under_way_is_finished_and_the_next_one_waits_for_the_resumed_run(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "schedule.recalibrate_steps=0", "schedule.train_steps=1")
+    bench.send(started(1))
+    bench.start()
+    assert bench.send(STOP) == []
+    assert bench.seal(0) == [RunPaused(step=1, session=1)]
+    [opened] = bench.send(started(2))
+    assert isinstance(opened, StepOpened)
+    assert (opened.step, opened.purpose, opened.temperature) == (1, "evaluate", 0.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(stops=st.sets(st.integers(0, 40), max_size=6))
+def test_wherever_a_run_is_stopped_and_resumed_it_opens_the_same_steps_with_the_same_weights(stops: set[int]) -> None:
+    assert opened_by_a_run(stops) == opened_by_a_run(frozenset())
+
+
+def opened_by_a_run(stops: Set[int]) -> list[tuple[int, str, str]]:
+    """A whole run against a world that answers everything, stopped before the moves ``stops`` and resumed once paused."""
+    sets = (
+        "schedule.recalibrate_steps=1",
+        "schedule.train_steps=3",
+        "tasks.train_count=24",
+        "tasks.heldout_per_level=1",
+    )
+    bench = Bench(Path("unused"), *sets)
+    world = World(bench)
+    world.hand(started(1))
+    session = 1
+    for move in range(400):
+        if move in stops:
+            world.hand(STOP)
+        if bench.state.ended:
+            return [(s.step, s.purpose, s.version) for s in bench.opened]
+        if bench.state.paused:
+            session += 1
+            world.hand(started(session))
+        elif world.waiting:
+            world.hand(world.waiting.pop(0))
+    raise AssertionError(f"the run stands still: {bench.state}")
+
+
+class World:
+    """What the other actors would answer, in order: ``waiting``."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.waiting: list[AnyEvent] = [
+            CriticInitialised(weights="c0", state=payload("c0")),
+            ActorInitialised(version="v0", weights=payload("v0"), state=payload("s0")),
+        ]
+
+    def hand(self, event: AnyEvent) -> None:
+        for said in self.bench.send(event):
+            self.waiting += self.answers(said)
+
+    def answers(self, said: AnyEvent) -> list[AnyEvent]:
+        match said:
+            case BarrierOpened():
+                return [GenerationQuiesced(step=said.step, replica="sampler")]
+            case WeightsOffered():
+                return [WeightsLoaded(step=said.step, replica="sampler", digest=said.digest, seconds=0.1)]
+            case StepOpened():
+                item = BatchItem(trial=f"s{said.step}.t0", index=0, trajectory_digest="00", reward=0.5)
+                sealed = BatchSealed(
+                    step=said.step, purpose=said.purpose, items=(item,), digest="b", launched=1, failed=0, cancelled=0
+                )
+                trained = [critic_updated(said.step)] if said.purpose != "evaluate" else []
+                if said.purpose == "train":
+                    trained.append(actor_updated(said.step, f"v{said.step}"))
+                last = said.step == self.bench.publisher._schedule.last("train")
+                exported = [ModelExported(version="v", folder="model")] if last else []
+                return [sealed, *trained, *exported]
+            case _:
+                return []

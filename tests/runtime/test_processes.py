@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,17 @@ import anyio
 import pytest
 
 from t1actors.config import Config, RunConfig, ScheduleConfig, to_toml
-from t1actors.events import ActorReady, ActorStarted, ActorStopped, GenerationQuiesced, RunStarted, RunStopped, decode
+from t1actors.events import (
+    ActorReady,
+    ActorStarted,
+    ActorStopped,
+    GenerationQuiesced,
+    RunPaused,
+    RunStarted,
+    RunStopped,
+    StopRequested,
+    decode,
+)
 from t1actors.log.filelog import FileLog
 from t1actors.log.interface import JournalFenced
 from t1actors.runtime.errors import RunDirectoryError
@@ -143,38 +154,120 @@ def test_the_supervisors_journal_tells_the_run(tmp_path):
     assert told[-1] == RunStopped(reason="finished", cpu_s=result.cpu_seconds)
 
 
-def test_ctrl_c_is_a_clean_stop_and_the_run_can_be_resumed(tmp_path):
+async def until_underway(run_dir):
+    await until(lambda: len(events(run_dir, "supervisor", ActorReady)) == 3 and numbers(run_dir, "triple"))
+
+
+def test_ctrl_c_ends_the_phase_stops_cleanly_and_the_run_can_be_resumed(tmp_path):
     async def interrupt():
-        await until(lambda: len(events(tmp_path, "supervisor", ActorReady)) == 3 and numbers(tmp_path, "triple"))
+        await until_underway(tmp_path)
         os.kill(os.getpid(), signal.SIGINT)
 
     total = 1500
     result = supervised(plan(tmp_path, total=total), interrupt)
     assert result.reason == "interrupted"
+    [paused] = events(tmp_path, "sink", RunPaused)
+    assert result.detail == f"paused before step {paused.step}"
     assert [event.exit_code for event in events(tmp_path, "supervisor", ActorStopped)] == [0, 0, 0]
     assert len(numbers(tmp_path, "triple")) < total
-    # Source must go on by itself: its effect was left open.
+    # Source must go on by itself: its effect was left open. The pause of the first session does not end the second.
     result = supervised(plan(tmp_path, total=total, first="Source"))
     assert result.reason == "finished"
     assert [event.resumed for event in events(tmp_path, "supervisor", RunStarted)] == [False, True]
+    assert [event.session for event in events(tmp_path, "supervisor", RunStarted)] == [1, 2]
+    assert paused.session == 1
     assert_exact(tmp_path, total)
 
 
-def test_a_second_ctrl_c_does_not_wait_for_an_actor_that_hangs(tmp_path):
+@pytest.mark.slow
+def test_a_run_can_be_paused_and_resumed_again_and_again(tmp_path):
+    async def interrupt():
+        before = len(events(tmp_path, "supervisor", RunStopped))
+        await until(lambda: len(events(tmp_path, "supervisor", ActorReady)) == 3 * (before + 1))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    total = 1500
+    for _ in range(3):
+        assert supervised(plan(tmp_path, total=total), interrupt).reason == "interrupted"
+    assert supervised(plan(tmp_path, total=total)).reason == "finished"
+    assert [pause.session for pause in events(tmp_path, "sink", RunPaused)] == [1, 2, 3]
+    assert_exact(tmp_path, total)
+
+
+def test_a_run_that_ends_while_it_is_asked_to_stop_is_finished(tmp_path):
+    async def interrupt():
+        await until_underway(tmp_path)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    # 3 * 9 is below the first number at which the sink would pause, but for 0, which has passed.
+    assert supervised(plan(tmp_path, total=10), interrupt).reason == "finished"
+    assert_exact(tmp_path, 10)
+
+
+def test_ctrl_c_while_an_actor_waits_to_be_started_again_ends_the_run(tmp_path):
+    async def interrupt():
+        await until(lambda: len(events(tmp_path, "supervisor", ActorStopped)) == 1)
+        await until(lambda: len(events(tmp_path, "supervisor", ActorReady)) >= 1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    patient = plan(tmp_path, pausing="Pausing", hapless="Hapless", concludes="pausing")
+    run = replace(patient.config.run, backoff_s=1000.0, backoff_max_s=1000.0)
+    result = supervised(replace(patient, config=replace(patient.config, run=run)), interrupt)
+    assert (result.reason, result.restarts) == ("interrupted", 0)
+
+
+def test_ctrl_c_before_the_first_actor_runs_is_not_lost(tmp_path):
+    async def interrupt():
+        await until(lambda: events(tmp_path, "supervisor", RunStarted))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    assert supervised(plan(tmp_path, pausing="Pausing", concludes="pausing"), interrupt).reason == "interrupted"
+    assert [type(event) for event in events(tmp_path, "supervisor", StopRequested)] == [StopRequested]
+
+
+def test_a_second_ctrl_c_stops_at_once_and_a_third_kills_what_hangs(tmp_path):
     stopped_at = []
 
-    async def interrupt_twice():
+    async def interrupt_thrice():
         await until(lambda: len(events(tmp_path, "hanging")) > 0)
-        os.kill(os.getpid(), signal.SIGINT)
-        await anyio.sleep(0.3)
-        assert not events(tmp_path, "supervisor", ActorStopped)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            await anyio.sleep(0.3)
+            assert not events(tmp_path, "supervisor", ActorStopped)
         os.kill(os.getpid(), signal.SIGINT)
         stopped_at.append(time.monotonic())
 
-    result = supervised(plan(tmp_path, hanging="Hanging", grace_s=1000.0), interrupt_twice)
-    assert result.reason == "interrupted"
+    result = supervised(plan(tmp_path, hanging="Hanging", grace_s=1000.0), interrupt_thrice)
+    assert (result.reason, result.detail) == ("interrupted", "stopped by SIGINT")
     assert stopped_at
     assert [event.reason for event in events(tmp_path, "supervisor", ActorStopped)] == ["killed by SIGKILL"]
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_whatever_comes_after_the_first_ctrl_c_is_a_clean_stop_at_once(tmp_path, second):
+    async def interrupt():
+        await until(lambda: events(tmp_path, "supervisor", ActorReady))
+        os.kill(os.getpid(), signal.SIGINT)
+        await until(lambda: events(tmp_path, "supervisor", StopRequested))
+        os.kill(os.getpid(), second)
+
+    result = supervised(plan(tmp_path, deaf="Toy", concludes="deaf"), interrupt)
+    assert (result.reason, result.detail) == ("interrupted", f"stopped by {second.name}")
+    assert [event.exit_code for event in events(tmp_path, "supervisor", ActorStopped)] == [0]
+
+
+def test_ctrl_c_on_a_terminal_does_not_reach_the_actors(tmp_path):
+    seen = []
+
+    async def look():
+        await until(lambda: len(events(tmp_path, "supervisor", ActorReady)) == 1)
+        pid = events(tmp_path, "supervisor", ActorStarted)[0].pid
+        seen.append((os.getpgid(pid), os.getsid(pid), pid))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    supervised(plan(tmp_path, pausing="Pausing"), look)
+    [(group, session, pid)] = seen
+    assert group == session == pid != os.getpgid(0)
 
 
 def test_an_actor_that_does_not_stop_in_time_is_killed(tmp_path):
@@ -235,7 +328,7 @@ def test_the_whole_group_of_a_dead_actor_is_gone_before_its_successor_starts(tmp
         await until(lambda: len(events(tmp_path, "supervisor", ActorStarted)) == 2)
         seen.append(alive(int(helper.read_text())))
         await until(lambda: len(events(tmp_path, "supervisor", ActorReady)) == 2)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     supervised(plan(tmp_path, helped="WithHelper"), kill)
     assert seen == [False]
@@ -246,7 +339,7 @@ def test_what_an_actor_left_in_another_session_is_ended_with_the_run(tmp_path):
     async def interrupt():
         await until(lambda: events(tmp_path, "supervisor", ActorReady))
         assert alive(int((tmp_path / "daemon").read_text()))
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     supervised(plan(tmp_path, careless="Careless"), interrupt)
     assert not alive(int((tmp_path / "daemon").read_text()))
@@ -279,7 +372,7 @@ def test_actors_and_their_helpers_die_with_a_killed_supervisor_and_the_run_resum
 
     async def interrupt():
         await until(lambda: len(events(tmp_path, "supervisor", ActorReady)) == 6)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     resumed = plan(tmp_path, total=100_000, source="SlowSource", triple="Triple", helped="WithHelper")
     assert supervised(resumed, interrupt).reason == "interrupted"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from t1actors.events import EffectFinished, GenerationQuiesced, RunFinished, RunStarted
+from t1actors.events import EffectFinished, GenerationQuiesced, RunFinished, RunPaused, RunStarted, StopRequested
 from t1actors.runtime.actor import NOTHING, Decision, Effect, Unrecoverable
 
 
@@ -90,10 +90,12 @@ class Triple(Toy):
 @dataclass
 class Received:
     numbers: list[int] = field(default_factory=list)
+    session: int = 0
+    stopping: bool = False
 
 
 class Sink(Toy):
-    """Ends the run when it has all."""
+    """Ends the run when it has all. Asked to stop, it pauses with the next number that can be divided by 30."""
 
     reads = frozenset({"triple"})
 
@@ -103,11 +105,33 @@ class Sink(Toy):
     def fold(self, state, event):
         if isinstance(event, GenerationQuiesced):
             state.numbers.append(event.step)
+        if isinstance(event, RunStarted):
+            state.session, state.stopping = event.session, False
+        if isinstance(event, StopRequested):
+            state.stopping = True
         return state
 
     def decide(self, state, event):
         if isinstance(event, GenerationQuiesced) and len(state.numbers) == self.total:
             return Decision(events=[RunFinished(steps=len(state.numbers), version="")])
+        if isinstance(event, GenerationQuiesced) and state.stopping and event.step % 30 == 0:
+            state.stopping = False
+            return Decision(events=[RunPaused(step=event.step, session=state.session)])
+        return NOTHING
+
+
+class Pausing(Toy):
+    """Has nothing to do but to pause when asked."""
+
+    def initial(self):
+        return 0
+
+    def fold(self, state, event):
+        return event.session if isinstance(event, RunStarted) else state
+
+    def decide(self, state, event):
+        if isinstance(event, StopRequested):
+            return Decision(events=[RunPaused(step=0, session=state)])
         return NOTHING
 
 
