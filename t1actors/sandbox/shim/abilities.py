@@ -1,0 +1,145 @@
+"""What this host lets a sandbox be made of, tried one by one in a child process each: namespaces, mounts, a filter, limits.
+
+    python3 -I -S t1actors/sandbox/shim/abilities.py
+
+Standard library only and quick, so that the set-up can refuse a host before it downloads anything, and ``t1 doctor`` can
+say which part is missing where a whole sandbox (``sandbox.probe``) fails. Prints one JSON list of ``[name, works, found]``
+and exits with 1 if a part that no sandbox can do without is missing. Changes nothing on the host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+if not __package__:  # run by its path
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from t1actors.sandbox.shim import linux
+from t1actors.sandbox.shim.init import SHELL
+from t1actors.sandbox.shim.limits import find_controllers
+from t1actors.sandbox.shim.linux import StepFailed
+from t1actors.sandbox.shim.seccomp import build_program
+
+ALL_USER_IDS = 0xFFFFFFFF
+_NAMESPACES = {
+    "mount": linux.CLONE_NEWNS,
+    "pid": linux.CLONE_NEWPID,
+    "network": linux.CLONE_NEWNET,
+    "ipc": linux.CLONE_NEWIPC,
+    "uts": linux.CLONE_NEWUTS,
+    "cgroup": linux.CLONE_NEWCGROUP,
+    "user": linux.CLONE_NEWUSER,
+}
+
+
+class Ability(NamedTuple):
+    """``found`` says what works, or which step failed and why."""
+
+    name: str
+    works: bool
+    found: str
+
+
+def abilities() -> list[Ability]:
+    """All that a sandbox is made of; without any one of these, but hard limits, there is none."""
+    return [
+        _user(),
+        _tried("namespaces", ", ".join(_NAMESPACES), _make_namespaces),
+        _tried("mounts", "tmpfs, overlay, proc, device nodes", _make_mounts),
+        _tried("seccomp", f"a filter for {os.uname().machine}", _install_filter),
+        _shell(),
+    ]
+
+
+def hard_limits() -> Ability:
+    """Control groups, found by making one. Without them limits are only watched."""
+    found = find_controllers(f"t1-abilities-{os.getpid()}")
+    pairs = (("memory", found.memory), ("pids", found.pids))
+    parts = [f"{name}: {f'cgroup-v{c.version} at {c.parent}' if c else 'no group can be made'}" for name, c in pairs]
+    return Ability("hard limits", None not in found, ", ".join(parts))
+
+
+def _user() -> Ability:
+    if os.geteuid() != 0:
+        return Ability("root", False, f"user {os.geteuid()} is not root")
+    _, outside, count = Path("/proc/self/uid_map").read_text().split()[:3]
+    if int(count) < ALL_USER_IDS:
+        return Ability("root", False, f"root of a user namespace only: it is user {outside} outside")
+    return Ability("root", True, "root of the host")
+
+
+def _shell() -> Ability:
+    works = os.access(SHELL, os.X_OK)
+    return Ability("bash", works, SHELL if works else f"{SHELL} is missing or cannot be executed")
+
+
+def _tried(name: str, works: str, body: Callable[[], None]) -> Ability:
+    """``body`` runs in a child: what it takes on or gives up is gone with it."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            body()
+        except StepFailed as error:
+            os.write(writer, str(error).encode())
+        except OSError as error:
+            os.write(writer, f"{error.filename or 'a step'}: {error.strerror}".encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        failed = file.read().decode()
+    _, status = os.waitpid(pid, 0)
+    if status != 0:
+        failed = f"the process that tried it was ended by signal {status & 0x7F}"
+    return Ability(name, not failed, failed or works)
+
+
+def _make_namespaces() -> None:
+    for name, flag in _NAMESPACES.items():
+        linux.unshare(flag, f"{name} namespace")
+
+
+def _make_mounts() -> None:
+    linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWPID, "mount and pid namespaces")
+    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("t1-abilities", "/usr", "tmpfs", flags=linux.MS_NOSUID, options="size=1m", named="a directory")
+    os.chdir("/usr")
+    for name in ("lower", "upper", "work", "merged", "proc"):
+        os.mkdir(name)
+    options = "lowerdir=lower,upperdir=upper,workdir=work"
+    linux.mount("t1-abilities", "merged", "overlay", options=options, named="a directory")
+    try:
+        os.mknod("null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    except OSError as error:
+        raise StepFailed("making device nodes", error.errno or 0) from error
+    pid = os.fork()
+    if pid == 0:  # the first process of the pid namespace, whose /proc this is
+        try:
+            linux.mount("proc", "proc", "proc", named="a directory")
+        except StepFailed as error:
+            os._exit(error.error_number)
+        os._exit(0)
+    error_number = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if error_number:
+        raise StepFailed("mount proc in a new pid namespace", error_number)
+
+
+def _install_filter() -> None:
+    linux.install_filter(build_program(deny_memfd=False))
+
+
+def main() -> int:
+    found = abilities()
+    print(json.dumps([*found, hard_limits()]))
+    return 0 if all(ability.works for ability in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
