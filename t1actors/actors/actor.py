@@ -38,7 +38,6 @@ from t1actors.models.checkpoint import weights_digest, weights_from_bytes, weigh
 from t1actors.models.folder import model_folder
 from t1actors.models.policy import Policy
 from t1actors.models.pretrained import save_policy
-from t1actors.models.tokenizer import Tokenizer
 from t1actors.payloads import pack, pack_array, unpack, unpack_array
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing
 from t1actors.train.actor_step import ActorResult, actor_step, staleness
@@ -284,7 +283,7 @@ class PolicyActor:
         network = working.network if working else self._load(lane.state).network
         network.load_weights(weights)
         folder: Path = self._run_dir / EXPORT_FOLDER
-        save_policy(network, folder, Tokenizer.from_folder(model_folder(self._config.model.policy)))
+        save_policy(network, folder, model_folder(self._config.model.policy))
 
 
 def _update_key(step: int | None) -> str:

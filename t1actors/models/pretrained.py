@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 from t1actors.models.construction import constructing
 from t1actors.models.folder import check_folder
 from t1actors.models.policy import Policy
-from t1actors.models.tokenizer import Tokenizer
+from t1actors.models.tokenizer import Tokenizer, copy_tokenizer
 
 DtypeName = Literal["float32", "bfloat16"]
 ExpertsName = Literal["grouped_mm", "eager"]
@@ -53,10 +53,14 @@ def load_policy(folder: Path, *, dtype: DtypeName = "float32", experts: ExpertsN
     return Policy(module)
 
 
-def save_policy(policy: Policy, folder: Path, tokenizer: Tokenizer) -> None:
-    """Write a Hugging Face folder: configuration, safetensors, tokenizer."""
+def save_policy(policy: Policy, folder: Path, tokenizer: Tokenizer | Path) -> None:
+    """Write a Hugging Face folder: configuration, safetensors, tokenizer (of another such folder: its files, as they
+    are)."""
     with _without_progress_bars():
         policy.hf.save_pretrained(folder)
     for path in folder.glob("*.safetensors"):
         path.chmod(0o644)  # the safetensors library writes them for the owner alone
-    tokenizer.save(folder)
+    if isinstance(tokenizer, Tokenizer):
+        tokenizer.save(folder)
+    else:
+        copy_tokenizer(tokenizer, folder)

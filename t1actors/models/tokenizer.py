@@ -1,5 +1,8 @@
 """The tokenizer: text to ids and back, through the ``tokenizers`` library only (no torch, no transformers).
 
+Two sets of special tokens are known: our own five (``SpecialIds``), and those of ChatML (``ChatmlIds``), which Qwen models
+have. Which one a tokenizer has decides how the harness renders an episode; where it has both, our own do.
+
 Guarantees: text never becomes a special id (``encode`` treats ``<|end|>`` in a command's output as plain characters,
 so no output can forge the end of a turn); ``decode`` of ids keeps every byte it can.
 """
@@ -7,6 +10,7 @@ so no output can forge the end of a turn); ``decode`` of ids keeps every byte it
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +22,18 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 PAD, USER, ASSISTANT, TOOL, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>"
 SPECIAL_TOKENS = (PAD, USER, ASSISTANT, TOOL, END)
+IM_START, IM_END, END_OF_TEXT, END_THINK = "<|im_start|>", "<|im_end|>", "<|endoftext|>", "</think>"
+CHATML_TOKENS = (IM_START, IM_END, END_OF_TEXT)
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+)
+"""What a Hugging Face folder may hold of its tokenizer."""
 
 
 class TokenizerError(Exception):
@@ -35,18 +51,24 @@ class SpecialIds:
     end: int
 
 
+@dataclass(frozen=True)
+class ChatmlIds:
+    """ChatML's marks. ``end_think`` closes what a model thought before it answered; None where there is no such token."""
+
+    start: int
+    end: int
+    end_of_text: int
+    end_think: int | None
+
+
 class Tokenizer:
-    """A wrapper over ``tokenizer.json``."""
+    """A wrapper over ``tokenizer.json``. ``marks`` are the ids that only the harness writes."""
 
     def __init__(self, raw: RawTokenizer) -> None:
         self._raw = raw
         # Special tokens are for decoding; in text to encode they are plain characters.
         raw.encode_special_tokens = True
-        found = {token: raw.token_to_id(token) for token in SPECIAL_TOKENS}
-        missing = [token for token, index in found.items() if index is None]
-        if missing:
-            raise TokenizerError(f"tokenizer without {', '.join(missing)}; the native harness needs {SPECIAL_TOKENS}")
-        self.special = SpecialIds(*(index for index in found.values() if index is not None))
+        self.marks: SpecialIds | ChatmlIds = _marks(raw)
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
@@ -56,8 +78,18 @@ class Tokenizer:
         return cls(RawTokenizer.from_file(str(path)))
 
     @property
+    def special(self) -> SpecialIds:
+        """Our own marks; only for tokenizers of our own."""
+        assert isinstance(self.marks, SpecialIds), "a tokenizer of another chat format"
+        return self.marks
+
+    @property
     def vocabulary(self) -> int:
         return self._raw.get_vocab_size()
+
+    @property
+    def largest_id(self) -> int:
+        return max(self._raw.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def encode(self, text: str) -> list[int]:
         return self._raw.encode(text, add_special_tokens=False).ids
@@ -84,6 +116,32 @@ class Tokenizer:
             "clean_up_tokenization_spaces": False,
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """The tokenizer's files as they are: what another program reads there is what it read before."""
+    for name in FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+
+
+def _marks(raw: RawTokenizer) -> SpecialIds | ChatmlIds:
+    def ids_of(tokens: Sequence[str]) -> tuple[list[int], list[str]]:
+        """Their ids, and those that are not there."""
+        found = {token: raw.token_to_id(token) for token in tokens}
+        return [i for i in found.values() if i is not None], [token for token, i in found.items() if i is None]
+
+    own, lacks = ids_of(SPECIAL_TOKENS)
+    chatml, chatml_lacks = ids_of(CHATML_TOKENS)
+    if not lacks:
+        return SpecialIds(*own)
+    if not chatml_lacks:
+        start, end, end_of_text = chatml
+        return ChatmlIds(start, end, end_of_text, raw.token_to_id(END_THINK))
+    raise TokenizerError(
+        "the tokenizer has the special tokens of no chat format that the harness can write: it lacks "
+        f"{', '.join(lacks)} of t1actors' own, and {', '.join(chatml_lacks)} of ChatML"
+    )
 
 
 def train_tokenizer(corpus: Iterable[str], vocabulary: int) -> Tokenizer:
