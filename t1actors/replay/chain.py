@@ -27,6 +27,7 @@ from t1actors.train.actor_step import ActorResult, actor_step
 from t1actors.train.batch import Batch
 from t1actors.train.critic_step import CriticResult, Values, critic_step, estimate_values
 from t1actors.train.errors import TrainError
+from t1actors.train.inspection import Inspect
 from t1actors.train.networks import geometry_of, policy_for, version_of
 from t1actors.train.state import (
     Tensors,
@@ -131,10 +132,17 @@ class Chain:
 
     # --- running ----------------------------------------------------------------------------------------------------
 
-    def run(self, planned: PlannedRun, *, edit: Edit | None = None, train: TrainConfig | None = None) -> StepRun:
+    def run(
+        self,
+        planned: PlannedRun,
+        *,
+        edit: Edit | None = None,
+        train: TrainConfig | None = None,
+        inspect: Inspect | None = None,
+    ) -> StepRun:
         """Run one step again from what is at hand. An edited one leaves nothing behind for later steps.
 
-        Raises ``ReplayImpossible``.
+        Raises ``ReplayImpossible``, and what ``inspect`` raises.
         """
         step = planned.step
         policy, critic = self._network_pair()
@@ -152,7 +160,15 @@ class Chain:
                 own = version_of(policy, actor_state)
                 behaviours = {v: self._version(step, v) for v in batch.versions if v != own}
                 actor_result = actor_step(
-                    policy, actor_state, behaviours, batch, values.values_T, config, seed=seed, step=step
+                    policy,
+                    actor_state,
+                    behaviours,
+                    batch,
+                    values.values_T,
+                    config,
+                    seed=seed,
+                    step=step,
+                    inspect=inspect,
                 )
         except TrainError as error:
             raise ReplayImpossible(f"step {step}: {error}") from error

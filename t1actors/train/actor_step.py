@@ -37,8 +37,10 @@ from t1actors.train.digests import (
 )
 from t1actors.train.errors import TrainError
 from t1actors.train.exactness import exact
+from t1actors.train.inspection import ActorUpdateView, Inspect
 from t1actors.train.losses import kl_estimate, policy_terms
 from t1actors.train.networks import version_of, working_weights
+from t1actors.train.optimizer import global_norm
 from t1actors.train.packing import MicroBatch, pack
 from t1actors.train.returns import Floats, batch_credit, whiten
 from t1actors.train.state import Tensors, TrainerState
@@ -98,12 +100,14 @@ class ActorResult:
 
 @dataclass
 class _Streams:
-    """Per-token streams of the batch as a step fills them; log-probs at the step's start."""
+    """Per-token streams of the batch as a step fills them; ``current_T`` and ``entropy_T`` are of the step's start,
+    ``trained_T`` is the log-prob in the pass that trained the token last."""
 
     behaviour_T: npt.NDArray[np.float32]
     current_T: npt.NDArray[np.float32]
     entropy_T: npt.NDArray[np.float32]
     clipped_T: npt.NDArray[np.float32]
+    trained_T: npt.NDArray[np.float32]
 
 
 def advantages(batch: Batch, values_T: npt.NDArray[np.float32], config: TrainConfig) -> Floats:
@@ -130,10 +134,18 @@ def actor_step(
     *,
     seed: int,
     step: int,
+    inspect: Inspect | None = None,
 ) -> ActorResult:
     """The actor after ``epochs`` x ``minibatches`` updates.
 
-    ``behaviours`` holds the weights of every version in the batch other than the state's own.
+    Args:
+        network: scratch, of the state's architecture; its weights on return are those after the step.
+        state: masters and moments before the step; not changed.
+        behaviours: version -> weights, for every version in the batch other than the state's own.
+        batch: T sampled tokens.
+        values_T: V_old, float32, from ``critic_step.estimate_values``.
+        seed, step: with the trials' index they decide the minibatches, nothing else.
+        inspect: called with every update before it is made; it decides nothing (``train.inspection``).
 
     Raises:
         TrainError: a behaviour version's weights are missing, or are not what the version names.
@@ -157,7 +169,7 @@ def actor_step(
         before = version_of(network, state)
         own_T = np.array([version == before for version in batch.versions])[batch.version_T]
         first = slabs(0)
-        streams = _Streams(*(np.zeros(batch.sampled, dtype=np.float32) for _ in range(4)))
+        streams = _Streams(*(np.zeros(batch.sampled, dtype=np.float32) for _ in range(5)))
         _behaviour_logprobs(network, behaviours, before, batch, [m for _, ms in first for m in ms], streams, config)
         trainer = Trainer(network, state, actor, what=f"step {step}, actor")
         with torch.no_grad():
@@ -175,11 +187,33 @@ def actor_step(
                         current_n, behaviour_n, advantages_T[torch.from_numpy(micro.tokens_n)], clip=actor.clip
                     )
                     losses.record(micro.tokens_n, terms.loss_n)
+                    streams.trained_T[micro.tokens_n] = current_n.detach().numpy()
                     streams.clipped_T[micro.tokens_n] = terms.clipped_n.numpy()
                     ratios.append(terms.ratio_n)
                     clipped.append(terms.clipped_n)
                     kls.append(kl_estimate(current_n.detach() - behaviour_n))
                     trainer.backward(terms.loss_n.sum() / total)
+                if inspect is not None:
+                    tokens_n, gradients = batch.tokens_of(places), trainer.gradients()
+                    inspect(
+                        ActorUpdateView(
+                            step=step,
+                            update=len(applied) + 1,
+                            epoch=epoch,
+                            batch=batch,
+                            places=places,
+                            tokens_n=tokens_n,
+                            current_n=streams.trained_T[tokens_n],
+                            behaviour_n=streams.behaviour_T[tokens_n],
+                            sampler_n=batch.sampler_logprobs_T[tokens_n],
+                            advantage_n=advantages_T.numpy()[tokens_n],
+                            value_n=values_T[tokens_n],
+                            loss_n=losses.of(tokens_n),
+                            clipped_n=streams.clipped_T[tokens_n] == 1,
+                            gradients=gradients,
+                            gradient_norm=global_norm(gradients.values()),
+                        )
+                    )
                 losses.finish()
                 applied.append(trainer.apply())
         after = trainer.state()

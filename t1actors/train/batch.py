@@ -56,6 +56,22 @@ class BatchTrial:
 
 
 @dataclass(frozen=True)
+class TokenPlace:
+    """Where a sampled token is: id ``position`` of the trial's chunk number ``chunk``, sampled in turn ``turn`` of that
+    chunk; all from 0."""
+
+    trial: BatchTrial
+    chunk: int
+    position: int
+    turn: int
+
+    @property
+    def id(self) -> int:
+        """The token's id."""
+        return int(self.trial.chunks[self.chunk].ids_N[self.position])
+
+
+@dataclass(frozen=True)
 class Batch:
     """Trials in index order. Build it with ``Batch.of``."""
 
@@ -149,6 +165,29 @@ class Batch:
     def trial_of_token(self, token: int) -> BatchTrial:
         """The trial that sampled token ``token`` of the batch belongs to."""
         return next(t for t in self.trials if t.first <= token < t.first + t.sampled)
+
+    def place_of_token(self, token: int) -> TokenPlace:
+        """Where token ``token`` of the batch's T is. Raises ``IndexError``."""
+        if not 0 <= token < self.sampled:
+            raise IndexError(f"token {token} of a batch with {self.sampled} sampled tokens")
+        trial = self.trial_of_token(token)
+        left = token - trial.first
+        for number, (chunk, count) in enumerate(zip(trial.record.chunks, trial.sampled_per_chunk, strict=True)):
+            if left < count:
+                position = int(np.flatnonzero(trial.chunks[number].mask_N)[left])
+                turn = next(n for n, (start, end) in enumerate(chunk.turns) if start <= position < end)
+                return TokenPlace(trial, number, position, turn)
+            left -= count
+        raise AssertionError("a trial's chunks hold its sampled tokens")
+
+    def without(self, *trials: str) -> Batch:
+        """The batch with these trials left out: a what-if. Raises ``BatchError`` for a trial it does not have, and when
+        none is left."""
+        if odd := sorted(set(trials) - {t.trial for t in self.trials}):
+            raise BatchError(
+                f"the batch has no trial {', '.join(odd)}; it has {', '.join(t.trial for t in self.trials)}"
+            )
+        return Batch.of([(t.record, t.reward) for t in self.trials if t.trial not in trials], self.geometry)
 
     def tokens_of(self, places: Sequence[int]) -> npt.NDArray[np.int64]:
         """The sampled tokens of the trials at ``places``, in their order."""

@@ -28,7 +28,7 @@ from t1actors.train.state import Tensors, TrainerState
 def initial_policy_state(model: ModelConfig) -> TrainerState:
     """The policy that ``model.policy`` names, with a fresh optimizer. Raises ``PolicyUnsupported``."""
     policy = load_policy(model_folder(model.policy), dtype="float32", experts=model.experts)
-    return TrainerState.fresh(architecture_of(policy.hf.config), policy.weights())
+    return fresh_state(policy)
 
 
 def initial_critic_state(model: ModelConfig) -> TrainerState:
@@ -40,7 +40,13 @@ def initial_critic_state(model: ModelConfig) -> TrainerState:
         critic = ValueModel.from_policy(load_policy(model_folder(model.policy), dtype="float32", experts=model.experts))
     else:
         critic = load_value(Path(model.critic), dtype="float32", experts=model.experts)
-    return TrainerState.fresh(architecture_of(critic.config), critic.weights())
+    return fresh_state(critic)
+
+
+def fresh_state(network: Policy | ValueModel) -> TrainerState:
+    """The weights that ``network`` holds, as float32 masters with a fresh optimizer."""
+    config = network.hf.config if isinstance(network, Policy) else network.config
+    return TrainerState.fresh(architecture_of(config), network.weights())
 
 
 def policy_for(state: TrainerState, model: ModelConfig) -> Policy:

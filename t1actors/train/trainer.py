@@ -28,6 +28,8 @@ class Applied:
 
 
 class Trainer:
+    """See the module. ``what`` names the step and part in errors; ``network`` is scratch and holds the updated weights."""
+
     def __init__(self, network: Network, state: TrainerState, config: OptimizerConfig, *, what: str) -> None:
         load_masters(network, state.weights)
         self._network = network
@@ -54,9 +56,13 @@ class Trainer:
             else:
                 self._gradients[name] = gradient.to(torch.float32)
 
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Copies of the gradients that the next ``apply`` will use, before clipping."""
+        return {name: gradient.clone() for name, gradient in self._summed().items()}
+
     def apply(self) -> Applied:
         """Update masters and network, and begin the next update. Raises ``NonFiniteError``."""
-        gradients = {name: self._gradients.get(name, torch.zeros_like(m)) for name, m in self._masters.items()}
+        gradients = self._summed()
         self._gradients = {}
         digests = tensor_digests(gradients)
         norm = global_norm(gradients.values())
@@ -79,6 +85,9 @@ class Trainer:
             )
         load_masters(self._network, self._masters)
         return Applied(norm, digests)
+
+    def _summed(self) -> dict[str, torch.Tensor]:
+        return {name: self._gradients.get(name, torch.zeros_like(m)) for name, m in self._masters.items()}
 
     def state(self) -> TrainerState:
         """The state after the updates so far."""

@@ -34,9 +34,15 @@ class UpdateLosses:
         return sum(self._batch.trials[place].sampled for place in places)
 
     def record(self, tokens_n: npt.NDArray[np.int64], loss_n: torch.Tensor) -> None:
+        """Note the losses of a micro-batch's tokens, at their places among the batch's T."""
         self._loss_T[tokens_n] = loss_n.detach().numpy()
 
+    def of(self, tokens_n: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """The noted losses of these tokens, a copy."""
+        return self._loss_T[tokens_n]
+
     def finish(self) -> None:
+        """End the update: its total and its trials' digests are added."""
         losses = self._loss_T[self._batch.tokens_of(self._places)]
         self.totals.append(float(losses.sum(dtype=np.float64)) / len(losses))
         trials = [self._batch.trials[place] for place in self._places]
