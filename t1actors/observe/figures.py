@@ -3,7 +3,8 @@
 Units: ``reward`` is P / S (passed assertions over the run's fixed scale), ``frac`` is P / n (passed over expected),
 both means over a step's batch. ``heldout_*``, ``sft_greedy`` and ``trained_greedy`` are ``frac`` of the evaluation
 steps; the same as rewards have ``_reward`` behind their name. Engine gap and policy movement are nats per sampled
-token, means weighted by tokens, over all training steps. ``None`` means: the run has no such step.
+token, means weighted by tokens, over all training steps. Quartiles are over a step's trials. Seconds are without the
+pauses between the sessions of a run. ``None`` means: the run has no such step.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from t1actors.events import ActorUpdated
+from t1actors.observe.families import FamilyFigures, family_figures
 from t1actors.observe.view import RunView, StepView
 
 AVERAGED = 5
@@ -22,8 +24,9 @@ AVERAGED = 5
 
 
 class StepFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """One step. ``seconds`` are wall-clock seconds by phase (they overlap between steps); ``trial_seconds`` are sums
-    over the trials that ran at the same time."""
+    """One step. ``seconds`` are wall-clock seconds by phase (they overlap between steps); ``period_s`` is what the step
+    took the run: from the end of the step before to its own. ``trial_seconds`` are sums over the trials that ran at the
+    same time."""
 
     step: int
     purpose: str
@@ -33,17 +36,24 @@ class StepFigures(msgspec.Struct, frozen=True, kw_only=True):
     launched: int
     failed: int
     cancelled: int
+    short_of: int
+    """Trials that the batch lacks."""
     reward: float | None
+    reward_quartiles: tuple[float, float] | None
     frac: float | None
     turns: float | None
+    turns_quartiles: tuple[float, float] | None
     ids: float | None
+    ids_quartiles: tuple[float, float] | None
+    ends: dict[str, int]
+    """Why episodes ended, to how many did."""
     sampled: int
     entropy: float | None
     drift_in_loss: int
     non_canonical_turns: int
     boundaries: dict[str, int]
     explained_variance: float | None
-    explained_variance_after: float | None
+    """Before the critic's update."""
     critic_loss: float | None
     actor_loss: float | None
     gap_mean: float | None
@@ -57,10 +67,18 @@ class StepFigures(msgspec.Struct, frozen=True, kw_only=True):
     kl: float | None
     staleness: int | None
     seconds: dict[str, float]
+    period_s: float | None
     trial_seconds: dict[str, float]
     size_bytes: dict[str, int]
     lost_by_family: dict[str, tuple[int, int]]
     """Group to (launched, lost)."""
+
+
+class Resume(msgspec.Struct, frozen=True, kw_only=True):
+    """The run was taken up again after ``pause_s``; ``step`` was the newest step then."""
+
+    step: int | None
+    pause_s: float
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +87,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     complete: bool
     finished: bool
+    failed_reason: str
+    stopped_reason: str | None
     as_of: dict[str, int]
     reward_first5: float | None
     reward_last5: float | None
@@ -99,8 +119,15 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Of the training steps: 0, then 1, 1, ..."""
     steps: int
     """Training steps done."""
+    planned_steps: int | None
+    """Training steps of the whole plan."""
+    resumes: list[Resume]
+    families: list[FamilyFigures]
+    """Held out, of the built-in tasks."""
     seconds: float
     cpu_seconds: float | None
+    cpu_whole: bool = True
+    """Whether that is of all sessions of the run; a session that was killed left no figure."""
     seconds_by_phase: dict[str, float]
     bytes_by_step: dict[str, dict[str, int]]
     """Step number to bytes by kind: "events" are the events, the others blobs."""
@@ -130,13 +157,16 @@ def figures(view: RunView) -> Figures:
     phases: Counter[str] = Counter()
     for step in view.steps.values():
         for span in step.spans:
-            phases[span.phase] += round(span.seconds * 1000)
+            phases[span.phase] += round(1000 * view.worked_s(span.start_ns, span.end_ns))
+    periods = _periods(view)
     first5, last5 = _mean(rewards[:AVERAGED]), _mean(rewards[-AVERAGED:])
     held_before, held_after = _fraction(before), _fraction(after)
     return Figures(
         run=view.run,
         complete=view.complete,
         finished=view.finished,
+        failed_reason=view.failed_reason,
+        stopped_reason=view.stopped_reason,
         as_of=dict(view.as_of),
         reward_first5=first5,
         reward_last5=last5,
@@ -160,8 +190,12 @@ def figures(view: RunView) -> Figures:
         drift_loss_region=drifted / sampled if sampled else None,
         staleness_by_step=[s.actor.staleness for s in trained if s.actor is not None],
         steps=len(trained),
+        planned_steps=view.config.schedule.train_steps if view.config is not None else None,
+        resumes=[Resume(step=_newest(view, p.end_ns), pause_s=p.seconds) for p in view.pauses],
+        families=family_figures(before, after),
         seconds=view.seconds,
         cpu_seconds=view.cpu_s,
+        cpu_whole=view.cpu_sessions == view.sessions,
         seconds_by_phase={name: ms / 1000 for name, ms in sorted(phases.items())},
         bytes_by_step={str(n): dict(sorted(s.size_bytes.items())) for n, s in sorted(view.steps.items())},
         bytes_outside_steps=dict(sorted(view.run_bytes.items())),
@@ -170,8 +204,24 @@ def figures(view: RunView) -> Figures:
         failures=dict(sorted(view.failures.items())),
         restarts={a.name: a.restarts for a in view.actors.values() if a.restarts},
         unknown_events=view.unknown_events,
-        by_step=[_step(s) for _, s in sorted(view.steps.items()) if s.sealed_ns is not None],
+        by_step=[_step(view, s, periods.get(s.step)) for _, s in sorted(view.steps.items()) if s.sealed_ns is not None],
     )
+
+
+def _newest(view: RunView, at_ns: int) -> int | None:
+    return max((s.step for s in view.steps.values() if s.opened_ns < at_ns), default=None)
+
+
+def _periods(view: RunView) -> dict[int, float]:
+    """Step to its ``period_s``; together they are the time from the first opening to the last end."""
+    periods: dict[int, float] = {}
+    before_ns: int | None = None
+    for number, step in sorted(view.steps.items()):
+        if step.done_ns is not None:
+            start_ns = step.opened_ns if before_ns is None else before_ns
+            periods[number] = view.worked_s(start_ns, max(start_ns, step.done_ns))
+            before_ns = max(start_ns, step.done_ns)
+    return periods
 
 
 def _evaluations(view: RunView) -> tuple[StepView | None, StepView | None, StepView | None, StepView | None]:
@@ -195,7 +245,7 @@ def _evaluations(view: RunView) -> tuple[StepView | None, StepView | None, StepV
     return before, after, greedy, trained_greedy
 
 
-def _step(step: StepView) -> StepFigures:
+def _step(view: RunView, step: StepView, period_s: float | None) -> StepFigures:
     actor, critic = step.actor, step.critic
     return StepFigures(
         step=step.step,
@@ -206,17 +256,21 @@ def _step(step: StepView) -> StepFigures:
         launched=len(step.trials),
         failed=step.failed,
         cancelled=sum(t.phase == "cancelled" for t in step.trials.values()),
+        short_of=step.short_of,
         reward=step.reward_mean,
+        reward_quartiles=_quartiles([t.reward for t in step.kept if t.reward is not None]),
         frac=step.fraction_mean,
         turns=step.turns_mean,
+        turns_quartiles=_quartiles([t.turns for t in step.kept]),
         ids=step.ids_mean,
+        ids_quartiles=_quartiles([t.ids for t in step.kept]),
+        ends=dict(sorted(Counter(t.end_reason for t in step.kept).items())),
         sampled=step.sampled,
         entropy=step.entropy_mean,
         drift_in_loss=step.drift_in_loss,
         non_canonical_turns=sum(t.non_canonical_turns for t in step.kept),
         boundaries=dict(sorted(sum((t.boundaries for t in step.kept), Counter[str]()).items())),
         explained_variance=step.values.explained_variance if step.values else None,
-        explained_variance_after=critic.explained_variance if critic else None,
         critic_loss=critic.loss if critic else None,
         actor_loss=actor.loss if actor else None,
         gap_mean=actor.gap_mean if actor else None,
@@ -229,7 +283,8 @@ def _step(step: StepView) -> StepFigures:
         clip_share=actor.clip_share if actor else None,
         kl=actor.kl if actor else None,
         staleness=actor.staleness if actor else None,
-        seconds={span.phase: span.seconds for span in step.spans},
+        seconds={span.phase: view.worked_s(span.start_ns, span.end_ns) for span in step.spans},
+        period_s=period_s,
         trial_seconds=dict(sorted(step.trial_seconds.items())),
         size_bytes=dict(sorted(step.size_bytes.items())),
         lost_by_family={group.group: (group.launched, group.lost) for group in step.lost_by_family},
@@ -238,6 +293,13 @@ def _step(step: StepView) -> StepFigures:
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float] | None:
+    if len(values) < 2:
+        return None
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
 
 
 def _fraction(step: StepView | None) -> float | None:

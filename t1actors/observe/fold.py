@@ -16,6 +16,7 @@ from t1actors.events import (
     ActorStopped,
     ActorUpdated,
     AnyEvent,
+    BarrierOpened,
     BatchSealed,
     BatchShort,
     CriticUpdated,
@@ -33,6 +34,7 @@ from t1actors.events import (
     SandboxReady,
     SandboxSealed,
     StepOpened,
+    StopRequested,
     Tensor,
     TrajectoryAssembled,
     TrialCancelled,
@@ -47,7 +49,8 @@ from t1actors.events import (
     decode,
 )
 from t1actors.log.frame import Frame
-from t1actors.observe.view import TIMER, ActorView, Intent, RunView, Span, StepView, TrialView
+from t1actors.observe.families import by_family
+from t1actors.observe.view import TIMER, ActorView, Intent, Pause, RunView, Span, StepView, TrialView
 
 
 def fold(view: RunView, frames: Iterable[Frame]) -> RunView:
@@ -66,7 +69,7 @@ def fold_frame(view: RunView, frame: Frame) -> tuple[AnyEvent | UnknownEvent, ..
     events = tuple(decode(raw) for raw in frame.events)
     for raw, event in zip(frame.events, events, strict=True):
         if isinstance(event, RunStarted) and before_ns is not None:
-            view.paused_s += max(0.0, (wall_ns - before_ns) / 1e9)
+            view.pauses.append(Pause(before_ns, max(before_ns, wall_ns)))
         view.attribution.note(event)
         _apply(view, frame.journal, wall_ns, event)
         number = view.attribution.step(event)
@@ -83,10 +86,14 @@ def _apply(view: RunView, journal: str, wall_ns: int, event: AnyEvent | UnknownE
             _fold_effect(_actor(view, journal), wall_ns, event)
         case RunStarted() | RunStopped() | RunFinished() | RunFailed() | ModelExported() | WeightsPublished():
             _fold_run(view, event)
+        case StopRequested():
+            view.stop_requested = True
         case ActorStarted() | ActorReady() | ActorStopped() | ReplicaReclaimed():
-            _fold_actor(view, event)
+            _fold_actor(view, wall_ns, event)
         case StepOpened() | BatchSealed() | BatchShort() | ValuesEstimated() | CriticUpdated() | ActorUpdated():
             _fold_step(view, wall_ns, event)
+        case BarrierOpened():
+            view.barrier_ns = wall_ns
         case UnknownEvent():
             view.unknown_events += 1
         case _:
@@ -107,6 +114,9 @@ def _fold_run(
             view.sessions += 1
             view.stopped_reason = None
             view.failed_reason = ""
+            view.stop_requested = False
+            for actor in view.actors.values():  # whatever became of them, they are not up now
+                actor.phase = "starting"
             try:
                 view.config = from_toml(event.config_toml, origin="the log's RunStarted")
             except ConfigError:
@@ -115,6 +125,7 @@ def _fold_run(
             view.stopped_reason = event.reason
             if event.cpu_s is not None:
                 view.cpu_s = (view.cpu_s or 0.0) + event.cpu_s
+                view.cpu_sessions += 1
         case RunFinished():
             view.finished = True
         case RunFailed():
@@ -132,17 +143,23 @@ def _actor(view: RunView, name: str) -> ActorView:
     return view.actors[name]
 
 
-def _fold_actor(view: RunView, event: ActorStarted | ActorReady | ActorStopped | ReplicaReclaimed) -> None:
+def _fold_actor(
+    view: RunView, wall_ns: int, event: ActorStarted | ActorReady | ActorStopped | ReplicaReclaimed
+) -> None:
     match event:
         case ActorStarted():
             actor = _actor(view, event.actor)
             actor.journal = event.journal
             actor.epoch = event.epoch
+            if actor.starts and actor.session != view.sessions:
+                actor.resumes += 1
+            actor.session = view.sessions
             actor.starts += 1
             actor.phase = "starting"
         case ActorReady():
             actor = _actor(view, event.actor)
             actor.phase = "ready"
+            actor.ready_ns = wall_ns
             actor.start_s = event.seconds
             actor.rss_bytes = event.rss_bytes
         case ActorStopped():
@@ -202,6 +219,9 @@ def _fold_step(
             opened_ns=wall_ns,
         )
         view.steps[event.step] = step
+        if view.barrier_ns is not None:  # it ends in the frame that opens the first step behind it
+            step.spans.append(Span("barrier", view.barrier_ns, wall_ns))
+            view.barrier_ns = None
         for spec in event.trials:
             _launch(view, step, spec)
         return
@@ -301,6 +321,8 @@ def _fold_trial(view: RunView, event: AnyEvent) -> None:
                 event.expected,
                 event.reward,
             )
+            if step.purpose == "evaluate" and event.outcome == "graded":
+                trial.by_family = by_family(event.assertions)
             seconds["grade"] += event.seconds
             view.outcomes[event.outcome] += 1
         case TrajectoryAssembled():

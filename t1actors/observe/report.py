@@ -5,41 +5,71 @@ Guarantees: nothing but the log goes into it, so it can be made again at any tim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from t1actors.observe.figures import AVERAGED, Figures, figures
-from t1actors.observe.follow import read_run
+from t1actors.observe.follow import open_run, read_run
+from t1actors.observe.lanes import read_lanes, typical_step
 from t1actors.observe.plots import draw_all
+from t1actors.observe.plots.style import Picture
 from t1actors.observe.quantities import duration, figure, percent, size
-from t1actors.observe.view import RunView
-from t1actors.observe.words import what_happened, what_looks_wrong
+from t1actors.observe.view import RunView, StepView
+from t1actors.observe.warning_signs import warning_signs
+from t1actors.observe.words import what_happened
 
 
-def write_report(run_dir: Path, view: RunView | None = None) -> Figures:
+def write_report(run_dir: Path, view: RunView | None = None, *, step: int | None = None) -> Figures:
     """Write the report of the run in ``run_dir`` (of ``view``, when it was folded already) and return its figures.
-    Raises ``follow.NoRun`` and the log's errors."""
-    found = figures(view if view is not None else read_run(run_dir))
+    ``step`` is the one whose pipeline is drawn, a typical one by default. Raises ``NoSuchStep``, ``follow.NoRun`` and the
+    log's errors."""
+    log = open_run(run_dir)
+    view = view if view is not None else read_run(run_dir)
+    chosen = _chosen(view, step)
+    found = figures(view)
+    pictures = draw_all(found, read_lanes(log, view, chosen) if chosen is not None else None, run_dir / "plots")
     (run_dir / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-    drawn = draw_all(found, run_dir / "plots")
-    pictures = [(title, path.relative_to(run_dir).as_posix()) for title, path in drawn]
-    (run_dir / "report.md").write_text(markdown(found, pictures))
+    (run_dir / "report.md").write_text(markdown(found, pictures, run_dir), encoding="utf-8")
     return found
 
 
-def markdown(f: Figures, pictures: list[tuple[str, str]]) -> str:
-    """The report in words, tables and pictures ((title, path) each)."""
-    lines = [f"# Run {f.run}", "", what_happened(f), "", "## What looks wrong", ""]
-    wrong = what_looks_wrong(f)
-    lines += [f"- {sentence}" for sentence in wrong] if wrong else ["Nothing that this report looks for."]
-    lines += ["", "## Figures", "", *_figures_table(f), "", *_notes(f), ""]
+class NoSuchStep(Exception):
+    """The run has not opened that step. Says which it has."""
+
+
+def _chosen(view: RunView, step: int | None) -> StepView | None:
+    if step is None:
+        return typical_step(view)
+    if step not in view.steps:
+        there = f"it has steps 0 to {max(view.steps)}" if view.steps else "it has none yet"
+        raise NoSuchStep(f"run {view.run} has no step {step}: {there}")
+    return view.steps[step]
+
+
+def markdown(f: Figures, pictures: Sequence[Picture], run_dir: Path) -> str:
+    """The report in words, tables and pictures."""
+    lines = [f"# Run {f.run}", "", what_happened(f), "", "## What looks wrong", "", *_signs(f), ""]
+    for picture in pictures:
+        path = picture.path.relative_to(run_dir).as_posix()
+        lines += [f"## {picture.title}", "", f"![{picture.title}]({path})", "", picture.how_to_read, ""]
+    lines += ["## Figures", "", *_figures_table(f), "", *_notes(f), ""]
     if f.seconds_by_phase:
         lines += ["## Seconds by phase", "", *_phase_table(f), ""]
-    for title, path in pictures:
-        lines += [f"## {title}", "", f"![{title}]({path})", ""]
     lines += ["## Steps", "", *_step_table(f), ""]
     return "\n".join(lines)
+
+
+def _signs(f: Figures) -> list[str]:
+    signs = warning_signs(f)
+    if not signs:
+        return ["Nothing that this report looks for."]
+    return [
+        *[f"- **{sign.name}**: {sign.text} Next: `{sign.look}`" for sign in signs],
+        "",
+        "The commands are to be typed in the run's directory.",
+    ]
 
 
 def _figures_table(f: Figures) -> list[str]:

@@ -47,6 +47,8 @@ class TrialView:
     drift_in_loss: int = 0
     non_canonical_turns: int = 0
     boundaries: Counter[str] = field(default_factory=Counter[str])
+    by_family: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """Of evaluations: task family to (assertions passed, expected)."""
 
     @property
     def fraction(self) -> float | None:
@@ -58,6 +60,18 @@ class Span:
     """A phase of a step on the wall clock."""
 
     phase: str
+    start_ns: int
+    end_ns: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e9
+
+
+@dataclass(frozen=True)
+class Pause:
+    """The run stood still from its last event before a resume to the resume."""
+
     start_ns: int
     end_ns: int
 
@@ -154,13 +168,17 @@ ActorPhase = Literal["starting", "ready", "stopped"]
 
 @dataclass
 class ActorView:
-    """An actor process: ``starts`` counts its incarnations, ``exits`` how earlier ones ended."""
+    """An actor process: ``starts`` counts its incarnations, ``resumes`` those with which a resumed run began (the last in
+    ``session``), ``exits`` how earlier ones ended."""
 
     name: str
     journal: str
     phase: ActorPhase = "starting"
     starts: int = 0
+    resumes: int = 0
+    session: int = 0
     epoch: int = 0
+    ready_ns: int = 0
     rss_bytes: int = 0
     start_s: float = 0.0
     exits: list[str] = field(default_factory=list[str])
@@ -170,7 +188,7 @@ class ActorView:
 
     @property
     def restarts(self) -> int:
-        return max(0, self.starts - 1)
+        return max(0, self.starts - 1 - self.resumes)
 
 
 @dataclass
@@ -184,8 +202,10 @@ class RunView:
     as_of: dict[str, int] = field(default_factory=dict[str, int])
     first_ns: int | None = None
     last_ns: int | None = None
-    paused_s: float = 0.0
-    """Between the last event before a resume and the resume."""
+    pauses: list[Pause] = field(default_factory=list[Pause])
+    """One before each resume, in order."""
+    barrier_ns: int | None = None
+    """When the barrier that is open was opened."""
     sessions: int = 0
     """How often the run was started: 1, more when it was resumed."""
     steps: dict[int, StepView] = field(default_factory=dict[int, StepView])
@@ -203,7 +223,11 @@ class RunView:
     finished: bool = False
     failed_reason: str = ""
     stopped_reason: str | None = None
+    stop_requested: bool = False
+    """This session is to end after its phase."""
     cpu_s: float | None = None
+    """Of the ``cpu_sessions`` sessions that could say so: one that was killed cannot."""
+    cpu_sessions: int = 0
 
     @property
     def complete(self) -> bool:
@@ -215,7 +239,16 @@ class RunView:
         """Wall time of the run, without the pauses between its sessions."""
         if self.first_ns is None or self.last_ns is None:
             return 0.0
-        return (self.last_ns - self.first_ns) / 1e9 - self.paused_s
+        return self.worked_s(self.first_ns, self.last_ns)
+
+    @property
+    def paused_s(self) -> float:
+        return sum(pause.seconds for pause in self.pauses)
+
+    def worked_s(self, start_ns: int, end_ns: int) -> float:
+        """Seconds of an interval of the wall clock, without the pauses that lie in it."""
+        pauses_ns = (min(end_ns, p.end_ns) - max(start_ns, p.start_ns) for p in self.pauses)
+        return (end_ns - start_ns - sum(ns for ns in pauses_ns if ns > 0)) / 1e9
 
     def of_purpose(self, purpose: Purpose) -> list[StepView]:
         """Steps of that purpose whose batch is sealed, in order."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from t1actors.tasks.draws import Draws
 from t1actors.tasks.families import FAMILIES
@@ -23,6 +24,7 @@ SUBMIT = "submit"
 _ASSERTIONS_MIN, _ASSERTIONS_MAX = 5, 20
 _NAMES_PER_TASK = 60
 _NAME = re.compile(r"l([1-5])-(0|[1-9][0-9]{0,17})")
+_ASSERTION = re.compile(r"[0-9]+\.[0-9]+-([a-z]+)-.+")
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,13 @@ def parse_name(name: str) -> tuple[int, int] | None:
     """(seed, level) of a built-in task's name; None for any other name."""
     match = _NAME.fullmatch(name)
     return (int(match[2]), int(match[1])) if match else None
+
+
+@cache
+def family_of(assertion_id: str) -> str | None:
+    """The family of a built-in task's assertion; None for the assertion of any other task."""
+    match = _ASSERTION.fullmatch(assertion_id)
+    return match[1] if match and match[1] in FAMILIES else None
 
 
 def make_named_task(name: str) -> GeneratedTask:

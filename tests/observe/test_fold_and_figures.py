@@ -12,7 +12,8 @@ from t1actors.observe.fold import fold
 from t1actors.observe.follow import RunReader
 from t1actors.observe.progress import silence, time_left
 from t1actors.observe.view import RunView
-from t1actors.observe.words import what_happened, what_looks_wrong
+from t1actors.observe.warning_signs import warning_signs
+from t1actors.observe.words import what_happened
 from tests.observe.recorded import START_NS, Recorder, actor, critic, open_step, run_trial, seal, start, whole_run
 
 
@@ -131,7 +132,7 @@ def test_unknown_kinds_are_counted_and_change_nothing_else(finished):
     found = figures(view_of(log))
     assert found.unknown_events == 1
     assert found.reward_last5 == figures(finished).reward_last5
-    assert any("does not know" in sentence for sentence in what_looks_wrong(found))
+    assert any("does not know" in sign.text for sign in warning_signs(found))
 
 
 def test_what_an_actor_is_busy_with_follows_its_open_effects():
@@ -227,8 +228,8 @@ def test_a_failed_trial_is_unmeasured_and_said_to_be(finished):
     assert view.failures == {"SandboxDied": 1}
     assert view.steps[0].failed == 1
     assert view.steps[0].trials["s0.t0"].reward is None
-    assert any("SandboxDied" in sentence for sentence in what_looks_wrong(figures(view)))
-    assert what_looks_wrong(figures(finished)) == []
+    assert any("SandboxDied" in sign.text for sign in warning_signs(figures(view)))
+    assert warning_signs(figures(finished)) == []
 
 
 def test_restarts_are_counted_from_the_supervisors_words():
@@ -265,8 +266,8 @@ def test_wrong_staleness_and_clipping_are_called_out():
         seal(recorder, step, "train", [])
         critic(recorder, step, variance=-0.5)
         actor(recorder, step, staleness=staleness, clip=0.08)
-    sentences = " ".join(what_looks_wrong(figures(view_of(log))))
-    assert "[0, 2]" in sentences
+    sentences = " ".join(sign.text for sign in warning_signs(figures(view_of(log))))
+    assert "it was not in step 1." in sentences
     assert "clipped in steps 0, 1" in sentences
     assert "negative in 2 of 2" in sentences
 
