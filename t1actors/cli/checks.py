@@ -1,26 +1,24 @@
-"""What a machine must be able to do: looked at before a run starts, and by `t1 doctor`. No torch is imported."""
+"""What a machine must be able to do: looked at before a run starts, and by `t1 doctor`. No torch is imported.
+
+The checks themselves are in ``checks_machine`` (processor, memory, limits), ``checks_python`` (packages, engines) and
+``checks_place`` (where runs are kept); here is what they are made of, and those of the sandbox.
+"""
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import platform
-import shutil
+import json
+import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from t1actors.config import Config
-from t1actors.models.folder import check_folder, model_folder
-from t1actors.observe.quantities import size
 from t1actors.sandbox.probe import probe
-from t1actors.tasks.pools import pool_names
+from t1actors.sandbox.shim import abilities
 
-Verdict = Literal["good", "warning", "bad"]
-RUN_BYTES = 2 * 10**9
-"""A demonstration run writes less than half of this."""
-MEMORY_BYTES = 4 * 10**9
+Verdict = Literal["good", "warning", "bad", "absent"]
+"""``bad``: no run can start. ``absent``: an optional part that is not here."""
+ABILITIES_DEADLINE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -31,88 +29,71 @@ class Check:
     verdict: Verdict
     found: str
     fix: str = ""
+    group: str = ""
 
     @property
     def text(self) -> str:
         return f"{self.name}: {self.found}" + (f". {self.fix}" if self.fix else "")
 
 
+def grouped(group: str, checks: list[Check]) -> list[Check]:
+    return [replace(check, group=group) for check in checks]
+
+
 def machine_checks(directory: Path) -> list[Check]:
-    """Python, packages, processor, memory and disk of this machine; the disk is that of ``directory``."""
-    return [_python(), _packages(), _processor(), _memory(), _disk(directory), _kernel()]
+    """Python, processor, memory, limits, and the place where ``directory`` is or would be."""
+    from t1actors.cli.checks_machine import of_this_machine
+    from t1actors.cli.checks_place import of_the_place
+    from t1actors.cli.checks_python import of_python
+
+    return [
+        *grouped("Python", of_python()),
+        *grouped("machine", of_this_machine()),
+        *grouped("where runs are kept", of_the_place(directory)),
+    ]
 
 
-async def sandbox_checks(directory: Path | None = None) -> list[Check]:
-    """Makes one whole sandbox, in a temporary directory (under ``directory``), and says what works."""
-    report = await probe(directory)
+async def sandbox_checks(directory: Path | None = None, *, thorough: bool = False) -> list[Check]:
+    """Makes one whole sandbox, in a temporary directory (under ``directory``), and says what works. ``thorough``: also
+    runs into each of its limits."""
+    try:
+        report = await probe(directory, thorough=thorough)
+    except OSError as error:
+        found = f"no directory for one: {error.strerror or error}"
+        return grouped("sandbox", [Check("sandbox", "bad", found, "set TMPDIR to a directory that can be written")])
     verdicts: dict[bool, Verdict] = {True: "warning", False: "bad"}
-    return [Check(c.name, "good" if c.ok else verdicts[report.works], c.detail, c.fix) for c in report.checks]
+    found = [Check(c.name, "good" if c.ok else verdicts[report.works], c.detail, c.fix) for c in report.checks]
+    return grouped("sandbox", found)
 
 
-def config_checks(config: Config) -> None:
-    """Model and tasks that the configuration names. Raises ``ModelFolderError`` and ``TaskError``."""
-    check_folder(model_folder(config.model.policy))
-    if config.model.critic != "policy":
-        model_folder(config.model.critic)
-    for kind in ("train", "heldout") if config.schedule.evaluate else ("train",):
-        pool_names(config.tasks, kind)
+def ability_checks() -> list[Check]:
+    """What a sandbox is made of, part by part: says which one is missing where a whole sandbox fails."""
+    command = [sys.executable, "-I", "-S", abilities.__file__]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ABILITIES_DEADLINE_S, check=False)
+        parts: list[tuple[str, bool, str]] = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return grouped("sandbox", [Check("parts", "warning", f"could not be looked at: {error}")])
+    fixes = {"hard limits": HARD_LIMITS_FIX, "bash": "install bash under /usr/bin"}
+    found: list[Check] = []
+    for name, works, what in parts:
+        verdict: Verdict = "good" if works else "warning" if name == "hard limits" else "bad"
+        found.append(Check(name, verdict, what, "" if works else fixes.get(name, root_fix())))
+    return grouped("sandbox", found)
 
 
-def _python() -> Check:
-    return Check("python", "good", f"{platform.python_version()} at {sys.executable}")
+HARD_LIMITS_FIX = "mount the memory and pids control groups writable; without them limits are only watched"
 
 
-def _packages() -> Check:
-    found: list[str] = []
-    for name in ("torch", "transformers", "tokenizers", "trio"):
-        try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            return Check("packages", "bad", f"{name} is not installed", "run `just setup`, or pip install t1actors")
-    return Check("packages", "good", ", ".join(found))
-
-
-def _processor() -> Check:
-    usable = len(os.sched_getaffinity(0))
-    found = f"{usable} of {os.cpu_count()} cores usable, {platform.machine()}"
-    if usable < 2:
-        return Check("processor", "warning", found, "the demonstration is made for two cores; it will take longer")
-    return Check("processor", "good", found)
-
-
-def _memory() -> Check:
-    available = _meminfo("MemAvailable")
-    if available is None:
-        return Check("memory", "warning", "not known here")
-    if available < MEMORY_BYTES:
-        fix = f"a run of the demonstration needs about {size(MEMORY_BYTES)}; processes may be killed"
-        return Check("memory", "warning", f"{size(available)} available", fix)
-    return Check("memory", "good", f"{size(available)} available")
-
-
-def _meminfo(name: str) -> int | None:
-    path = Path("/proc/meminfo")
-    for line in path.read_text().splitlines() if path.exists() else ():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
-def _disk(directory: Path) -> Check:
-    place = next(p for p in (directory, *directory.absolute().parents) if p.exists())
-    free = shutil.disk_usage(place).free
-    if not os.access(place, os.W_OK):
-        return Check("disk", "bad", f"{place} cannot be written", "choose another place with --dir")
-    if free < RUN_BYTES:
-        fix = f"a run needs {size(RUN_BYTES)}: free some, or choose another place with --dir"
-        return Check("disk", "bad", f"{size(free)} free in {place}", fix)
-    return Check("disk", "good", f"{size(free)} free in {place}")
-
-
-def _kernel() -> Check:
-    if sys.platform != "linux":
-        return Check("system", "bad", platform.system(), "sandboxes need Linux (a virtual machine will do)")
-    return Check("system", "good", f"Linux {platform.release()}, user {os.geteuid()}")
+def root_fix() -> str:
+    """What lets sandboxes be made, in the words of what this is running in."""
+    if Path("/.dockerenv").exists():
+        return "start the container with `docker run --privileged`"
+    if Path("/run/.containerenv").exists():
+        return "start the container as root with `podman run --privileged`"
+    if Path("/var/run/secrets/kubernetes.io").exists():
+        return "give the container securityContext.privileged: true"
+    return "run as root of the host (sudo), or in a privileged container"
 
 
 def bad(checks: list[Check]) -> list[Check]:

@@ -2,29 +2,60 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
 import trio
 from cyclopts import Parameter
 
-from t1actors.cli.checks import bad, machine_checks, sandbox_checks
+from t1actors.cli.checks import Check, ability_checks, bad, grouped, machine_checks, sandbox_checks
+from t1actors.cli.checks_python import of_optional_parts
 
-MARKS = {"good": "ok", "warning": "warn", "bad": "BAD"}
+MARKS = {"good": "ok", "warning": "warn", "bad": "BAD", "absent": "-"}
+WIDTH = 21
 
 
-def doctor(directory: Annotated[Path, Parameter(help="Where runs would be kept.")] = Path("runs")) -> int:
-    """Look at this machine and try one whole sandbox.
+def doctor(
+    directory: Annotated[Path, Parameter(name=("--dir", "--directory"), help="Where runs would be kept.")] = Path(
+        "runs"
+    ),
+    *,
+    as_json: Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON object.")] = False,
+) -> int:
+    """Look at this machine, make one whole sandbox and run into each of its limits.
 
     Exit status 0: a run can start here. 1: something is missing, and the line says what to do.
 
     Example: `t1 doctor`
     """
-    checks = [*machine_checks(directory), *trio.run(sandbox_checks)]
-    for check in checks:
-        print(f"{MARKS[check.verdict]:<5} {check.name:<24} {check.found}")
-        if check.fix:
-            print(f"{'':<30} {check.fix}")
+    checks = all_checks(directory)
     missing = bad(checks)
-    print("a run can start here" if not missing else f"not ready: {', '.join(c.name for c in missing)}")
+    if as_json:
+        print(json.dumps({"ready": not missing, "checks": [asdict(check) for check in checks]}, indent=1))
+    else:
+        print("\n".join(lines(checks)))
     return 1 if missing else 0
+
+
+def all_checks(directory: Path) -> list[Check]:
+    parts = ability_checks()
+    # Where a part is missing the whole cannot be made, and would only say so once more.
+    whole = [] if bad(parts) else trio.run(lambda: sandbox_checks(thorough=True))
+    return [*machine_checks(directory), *parts, *whole, *grouped("optional", of_optional_parts())]
+
+
+def lines(checks: list[Check]) -> list[str]:
+    """Group by group: verdict, what, what was found, and under it the fix."""
+    shown: list[str] = []
+    for group, members in groupby(checks, key=lambda check: check.group):
+        shown.append(group)
+        for check in members:
+            shown.append(f"  {MARKS[check.verdict]:<4} {check.name:<{WIDTH}} {check.found}")
+            if check.fix:
+                shown.append(f"{'':<{WIDTH + 8}} -> {check.fix}")
+    missing = bad(checks)
+    shown.append("a run can start here" if not missing else f"not ready: {', '.join(c.name for c in missing)}")
+    return shown

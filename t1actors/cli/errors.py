@@ -6,6 +6,8 @@ wrong. 130: interrupted.
 
 from __future__ import annotations
 
+import errno
+
 from t1actors.config import ConfigError
 from t1actors.log.errors import LogError
 from t1actors.models.folder import ModelFolderError
@@ -18,6 +20,18 @@ from t1actors.tasks.task import TaskError
 FAILED = 1
 WRONG_USAGE = 2
 INTERRUPTED = 130
+
+
+SHORTAGES = {
+    errno.ENOSPC: "the disk is full: free some, or choose another place with --dir",
+    errno.EDQUOT: "the disk quota is used up: free some, or choose another place with --dir",
+    errno.EROFS: "the file system is read-only: choose another place with --dir",
+    errno.EMFILE: "too many files are open in this process: raise the limit, `ulimit -n 4096`",
+    errno.ENFILE: "too many files are open on this machine: see fs.file-max",
+    errno.ENOMEM: "memory ran out: free some, or allow more",
+    errno.EAGAIN: "no more processes may be started: raise the limit (`ulimit -u`, or Docker's --pids-limit)",
+}
+"""What the machine had too little of, by the number of the error: such errors often name no file."""
 
 
 class CommandFailed(Exception):
@@ -49,8 +63,13 @@ def explain(error: BaseException) -> tuple[str, int] | None:
         return str(error), WRONG_USAGE
     if isinstance(error, EXPECTED):
         return str(error), FAILED
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}", FAILED
+    if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+        place = f"{error.filename}: " if error.filename is not None else ""
+        shortage = SHORTAGES.get(error.errno or 0)
+        if place or shortage:
+            return f"{place}{error.strerror}" + (f"; {shortage}" if shortage else ""), FAILED
+    if isinstance(error, MemoryError):
+        return SHORTAGES[errno.ENOMEM], FAILED
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", INTERRUPTED
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -22,20 +23,20 @@ app.command("t1actors.cli.report:report", name="report")
 app.command("t1actors.cli.report:runs", name="runs")
 app.command("t1actors.cli.doctor:doctor", name="doctor")
 
-log = App(name="log", help="Read and check the log of a run.")
+log = App(name="log", help="Read and check the log of a run.\n\nExample: `t1 log check runs/latest`")
 log.command("t1actors.cli.log:cat", name="cat")
 log.command("t1actors.cli.log:check", name="check")
 app.command(log)
 
-config = App(name="config", help="Configuration.")
+config = App(name="config", help="Configuration.\n\nExample: `t1 config show --preset t1`")
 config.command("t1actors.cli.settings:show", name="show")
 app.command(config)
 
-tasks = App(name="tasks", help="Tasks.")
+tasks = App(name="tasks", help="Tasks.\n\nExample: `t1 tasks make my-tasks --count 20`")
 tasks.command("t1actors.cli.tasks:make", name="make")
 app.command(tasks)
 
-warmstart = App(name="warmstart", help="The model that a run starts from.")
+warmstart = App(name="warmstart", help="The model that a run starts from.\n\nExample: `t1 warmstart make my-warm-start`")
 warmstart.command("t1actors.cli.warmstart:demos", name="demos")
 warmstart.command("t1actors.cli.warmstart:make", name="make")
 app.command(warmstart)
@@ -50,9 +51,29 @@ def _load(parent: App) -> None:
             _load(parent[name])
 
 
+def _have_standard_streams() -> None:
+    """A caller may have closed them. What is opened next would get their numbers, and then whatever is printed."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status."""
+    _have_standard_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a locale cannot write is written out, and ends no command
+            stream.reconfigure(errors="backslashreplace")
     tokens = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        print("t1: the directory you are in was removed: cd to one that exists", file=sys.stderr)
+        return FAILED
     if not [token for token in tokens if token not in LISTS]:
         _load(app)  # so that the list shows what each command says of itself
     try:

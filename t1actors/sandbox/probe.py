@@ -20,6 +20,7 @@ from t1actors.sandbox.errors import SandboxError, SandboxUnavailable
 from t1actors.sandbox.interface import Layer, Limits, RunRequest, SandboxSpec
 
 _KEY = "probe"
+_LIMITS_KEY = "limits"
 _LIMIT_S = 20.0
 
 
@@ -43,8 +44,13 @@ class ProbeReport:
     checks: tuple[ProbeCheck, ...]
 
 
-async def probe(directory: Path | None = None) -> ProbeReport:
-    """Create, use, seal and kill one sandbox in a temporary directory (under ``directory`` if given)."""
+async def probe(directory: Path | None = None, *, thorough: bool = False) -> ProbeReport:
+    """Create, use, seal and kill one sandbox in a temporary directory (under ``directory`` if given). ``thorough``: run
+    into each limit of a second one too.
+
+    Raises:
+        OSError: there is no directory for it.
+    """
     started_s = anyio.current_time()
     checks: list[ProbeCheck] = []
     isolation: Isolation | None = None
@@ -53,12 +59,14 @@ async def probe(directory: Path | None = None) -> ProbeReport:
         try:
             async with backend.running():
                 isolation = await _whole_life(backend, checks)
+                if thorough and checks[-1].ok:
+                    await _run_into_limits(backend, checks)
             left = os.listdir(backend.root)
             checks.append(ProbeCheck("kill", not left, "nothing left" if not left else f"left: {', '.join(left)}"))
         except SandboxUnavailable as error:
             checks.append(ProbeCheck(error.step, False, error.reason, error.fix))
         except SandboxError as error:
-            checks.append(ProbeCheck("sandbox", False, str(error), "Look at the message; it names the step"))
+            checks.append(ProbeCheck("sandbox", False, str(error), "look at the message; it names the step"))
     needed = {"create", "shell", "seal", "kill"}
     works = needed <= {check.name for check in checks if check.ok}
     return ProbeReport(works, anyio.current_time() - started_s, isolation, tuple(checks))
@@ -77,7 +85,7 @@ async def _whole_life(backend: NamespaceBackend, checks: list[ProbeCheck]) -> Is
     checks.append(ProbeCheck("create", True, f"{phases}; user ids {isolation.uid_map}"))
     for limit in isolation.limits:
         weak = limit.endswith((" watchdog", " rlimit"))
-        fix = "Mount the memory and pids control groups writable to have hard limits" if weak else ""
+        fix = "mount the memory and pids control groups writable to have hard limits" if weak else ""
         checks.append(ProbeCheck(f"limit {limit.partition('=')[0]}", not weak, limit, fix))
     command = "cat given && echo written >made && id -u"
     result = await backend.run(_KEY, RunRequest(key="1", command=command, limit_s=_LIMIT_S))
@@ -85,10 +93,39 @@ async def _whole_life(backend: NamespaceBackend, checks: list[ProbeCheck]) -> Is
     result = await backend.run(_KEY, RunRequest(key="2", command="python3 -I -S -VV", limit_s=_LIMIT_S))
     found = result.exit_code == 0
     fix = (
-        "" if found else "Install python3 under /usr: tasks are graded with it (one in a home directory can't be seen)"
+        "" if found else "install python3 under /usr: tasks are graded with it (one in a home directory can't be seen)"
     )
     checks.append(ProbeCheck("python3 in the sandbox", found, result.text.strip(), fix))
     archive = await backend.seal(_KEY)
     checks.append(ProbeCheck("seal", find_file(archive, "/app/made") == b"written\n", f"{len(archive):,} bytes"))
     await backend.kill(_KEY)
     return isolation
+
+
+async def _run_into_limits(backend: NamespaceBackend, checks: list[ProbeCheck]) -> None:
+    """What is written down as a limit must also bite."""
+    limits = Limits(memory_mb=32, disk_mb=2, processes=8, output_bytes=1000)
+    await backend.create(SandboxSpec(key=_LIMITS_KEY, limits=limits, lease_s=60.0))
+    not_held: list[str] = []
+    for number, (name, command, limit_s) in enumerate(_TOO_MUCH):
+        request = RunRequest(key=str(number), command=command, limit_s=limit_s)
+        result = await backend.run(_LIMITS_KEY, request)
+        refused = any(words in result.text for words in ("No space left", "temporarily unavailable"))
+        if not (name in result.limit_hit or refused or result.truncated_bytes > 0):
+            not_held.append(name)
+    await backend.kill(_LIMITS_KEY)
+    found = (
+        f"not held: {', '.join(not_held)}" if not_held else f"{', '.join(name for name, _, _ in _TOO_MUCH)}: all held"
+    )
+    fix = "a trial could take more than its share; report this with the lines above" if not_held else ""
+    checks.append(ProbeCheck("limits tried", not not_held, found, fix))
+
+
+_TOO_MUCH = (
+    ("output", "head -c 5000 /dev/zero | tr '\\0' x", _LIMIT_S),
+    ("disk", "head -c 8M /dev/zero >/app/big", _LIMIT_S),
+    ("memory", "tail -c 400M /dev/zero", 3.0),
+    # bash tries again for seconds when it may not start a process; the time limit ends that.
+    ("processes", "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 9 & done", 0.3),
+)
+"""Name of the limit, what goes beyond it, and for how long that may try."""

@@ -34,7 +34,6 @@ _NAMESPACES = {
     "ipc": linux.CLONE_NEWIPC,
     "uts": linux.CLONE_NEWUTS,
     "cgroup": linux.CLONE_NEWCGROUP,
-    "user": linux.CLONE_NEWUSER,
 }
 
 
@@ -50,7 +49,7 @@ def abilities() -> list[Ability]:
     """All that a sandbox is made of; without any one of these, but hard limits, there is none."""
     return [
         _user(),
-        _tried("namespaces", ", ".join(_NAMESPACES), _make_namespaces),
+        _tried("namespaces", f"{', '.join(_NAMESPACES)}, user", _make_namespaces),
         _tried("mounts", "tmpfs, overlay, proc, device nodes", _make_mounts),
         _tried("seccomp", f"a filter for {os.uname().machine}", _install_filter),
         _shell(),
@@ -104,6 +103,12 @@ def _tried(name: str, works: str, body: Callable[[], None]) -> Ability:
 def _make_namespaces() -> None:
     for name, flag in _NAMESPACES.items():
         linux.unshare(flag, f"{name} namespace")
+    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("t1-abilities", "/usr", "tmpfs", named="a directory")
+    os.chdir("/usr")
+    linux.make_current_directory_the_root()
+    # Last, as a sandbox does it: whoever was put into a chroot may make none before it has a root of its own.
+    linux.unshare(linux.CLONE_NEWUSER, "user namespace")
 
 
 def _make_mounts() -> None:
