@@ -1,0 +1,89 @@
+"""The examples run, and say what their texts promise: here in this process, in the second tier as the programs they are."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from t1actors.events import ActorUpdated
+from tests.loop.runs import TinyRun
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_here(monkeypatch, capsys, name: str, *arguments: str) -> list[str]:
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+    return capsys.readouterr().out.splitlines()
+
+
+def run_as_program(name: str, *arguments: str, said: str = "") -> list[str]:
+    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
+    done = subprocess.run(command, input=said, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def last_step(run: TinyRun) -> str:
+    return str(run.of(ActorUpdated)[-1].step)
+
+
+def check_debugged(lines: list[str], step: str) -> None:
+    assert lines[0] == f"step {step} (train): bit-exact"
+    at = lines.index("the 10 tokens with the largest |d|: p_b and p are the probabilities then and now")
+    worst = [line.split() for line in lines[at + 2 : at + 12]]
+    gaps = [abs(float(row[3])) for row in worst]
+    assert gaps == sorted(gaps, reverse=True)
+    assert all(row[0].startswith(f"s{step}.t") and "[" in " ".join(row) for row in worst)
+    assert any("model.embed_tokens.weight" in line for line in lines)
+    assert any(line.startswith(f"the step without s{step}.t") for line in lines)
+
+
+def test_the_sandbox_example_leaves_nothing(monkeypatch, capsys, host_makes_sandboxes, tmp_path):
+    lines = run_here(monkeypatch, capsys, "sandbox_pool_asyncio.py", str(tmp_path / "sandboxes"))
+    assert "agent11: 78, sealed in 147 bytes" in lines
+    assert any(line.startswith("endless command: exit 124") and line.endswith("limits hit: time") for line in lines)
+    assert any(line.startswith("out of memory") for line in lines)
+    assert lines[-2:] == ["timed out in the middle of a command; sandboxes alive: []", "left: []"]
+
+
+def test_the_foreign_agent_trains(monkeypatch, capsys):
+    head, *steps = run_here(monkeypatch, capsys, "train_foreign_agent.py", "2")
+    assert head.split()[:3] == ["step", "reward", "gap"]
+    assert [line.split()[0] for line in steps] == ["0", "1"]
+    assert all(float(line.split()[2]) < 1e-5 for line in steps)  # trainer and engine agree on what was sampled
+
+
+def test_a_step_of_a_run_is_debugged(monkeypatch, capsys, tiny_run: TinyRun):
+    check_debugged(
+        run_here(monkeypatch, capsys, "debug_step.py", str(tiny_run.run_dir), last_step(tiny_run)), last_step(tiny_run)
+    )
+
+
+def test_a_step_that_the_run_does_not_have_is_said_in_one_line(monkeypatch, capsys, tiny_run: TinyRun):
+    with pytest.raises(SystemExit, match="debug_step: run .* has no step 99"):
+        run_here(monkeypatch, capsys, "debug_step.py", str(tiny_run.run_dir), "99")
+
+
+@pytest.mark.slow
+def test_the_foreign_agent_learns_its_game():
+    rewards = [float(line.split()[1]) for line in run_as_program("train_foreign_agent.py")[1:]]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.3
+
+
+@pytest.mark.slow
+def test_the_debugger_stops_inside_the_actors_loss(tiny_run: TinyRun):
+    step = last_step(tiny_run)
+    said = "p view.update, view.step\nup\np type(trainer).__name__\nc\n"
+    lines = run_as_program("debug_step.py", str(tiny_run.run_dir), step, "--update", "2", "--pdb", said=said)
+    text = "\n".join(lines)
+    assert f"(2, {step})" in text
+    assert "'Trainer'" in text
+    assert "next: --pdb to stop there" in text
+
+
+@pytest.mark.slow
+def test_the_sandbox_example_is_a_program(host_makes_sandboxes):
+    assert run_as_program("sandbox_pool_asyncio.py")[-1] == "left: []"
