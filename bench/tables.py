@@ -59,6 +59,8 @@ def text(cell: Cell) -> str:
             return f"{number(cell.median)} ({number(cell.low)} .. {number(cell.high)})"
         case Estimate(error=None):
             return f"{cell.mean:.3f}"
+        case Estimate(error=float(error)) if 0 < error < 0.002 or abs(cell.mean) >= 10:
+            return f"{number(cell.mean)} ± {number(error)}"
         case Estimate():
             return f"{cell.mean:.3f} ± {cell.error:.3f}"
         case float():

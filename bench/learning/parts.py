@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.learning import critic, rewards, seeds
+from bench.learning import critic, fidelity, rewards, seeds, variance
 from bench.learning.part import Part
 
-PARTS: tuple[Part, ...] = (seeds.PART, critic.PART, rewards.PART)
+PARTS: tuple[Part, ...] = (seeds.PART, critic.PART, rewards.PART, variance.PART, fidelity.PART)

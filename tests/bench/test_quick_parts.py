@@ -1,0 +1,22 @@
+"""The parts on variance and fidelity run to their end in quick mode, as a command."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "tables", "gates"), [("variance", 3, 3), ("fidelity", 2, 4)])
+def test_a_part_answers_with_its_tables_and_gates(part, tables, gates, tmp_path):
+    path = tmp_path / "found.json"
+    command = [sys.executable, "-m", "bench.learning", part, "--quick", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = json.loads(path.read_text())
+    assert (len(found["tables"]), len(found["gates"])) == (tables, gates)
+    assert "NaN" not in path.read_text()
