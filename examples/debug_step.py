@@ -1,11 +1,11 @@
-"""Why did step N diverge? Runs the step again from its log, stops in the actor's loss, and says which tokens and trials did it.
+"""Why did step N diverge? Runs the step again, stops in the actor's loss, and says which tokens and trials did it.
 
     python examples/debug_step.py RUN STEP                    # the tables
     python examples/debug_step.py RUN STEP --update 2 --pdb   # break there: `view` is the update, `up` the actor's loss
     python examples/debug_step.py RUN STEP --without s12.t3   # what if that trial had not been in the batch
 
-A script of cells (`# %%`): Jupyter, VS Code and Spyder run them one by one. Reads the run, never writes to it; works on a step
-whose gradient was not finite too. Per token d = log pi - log pi_b, the log of the ratio that the loss clips.
+A script of cells (`# %%`): Jupyter, VS Code and Spyder run them one by one. Reads the run, never writes to it; works on a
+step whose gradient was not finite too. Per token d = log pi - log pi_b, the log of the ratio that the loss clips.
 """
 
 from __future__ import annotations
@@ -157,7 +157,4 @@ left_out = options.without or view.batch.trials[heaviest[0]].trial
 if len(batch.trials) > 1:
     print(f"\nthe step without {left_out} (its minibatches are cut anew)")
     table(UPDATES, [summary(v) for v in look(replayer, options.step, without=left_out)[0]])
-print(
-    "\nnext: --pdb to stop there, --without another trial;",
-    f"`t1 log cat {options.run} --trial {left_out}` shows its turns",
-)
+print(f"\nnext: --pdb to stop there, --without TRIAL, `t1 log cat {options.run} --trial {left_out}` for its turns")

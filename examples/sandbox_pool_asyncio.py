@@ -2,9 +2,9 @@
 
     sudo python examples/sandbox_pool_asyncio.py [DIRECTORY]     # a root that makes namespaces: `t1 doctor` says if it can
 
-asyncio only: the library is written on anyio, whose calls are ordinary awaitables here. Ctrl-C, a timeout, an agent that raises:
-each ends its blocks, and a block that ends kills its sandbox. After `kill -9`, start it again with the same DIRECTORY: it finds
-what lived.
+asyncio only: the library is written on anyio, whose calls are ordinary awaitables here. Ctrl-C, a timeout, an agent that
+raises: each ends its blocks, and a block that ends kills its sandbox. After `kill -9`, start it again with the same
+DIRECTORY: it finds what lived.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ async def agent(pool: SandboxPool, number: int) -> str:
     spec = SandboxSpec(key=f"agent{number}", layers=(task,), limits=Limits(memory_mb=64, processes=16))
     async with pool.sandbox(spec, deadline_s=30) as sandbox:
         await sandbox.run("total() { echo $(($(paste -sd+ numbers.txt))); }", limit_s=5)
-        result = await sandbox.run(
-            "total > answer.txt; cat answer.txt", limit_s=5
-        )  # one shell: the function is still there
+        # One shell for all commands: the function is still there.
+        result = await sandbox.run("total > answer.txt; cat answer.txt", limit_s=5)
         answer = await sandbox.read_file("/app/answer.txt")
-        assert answer is not None and answer.decode() == result.text
+        assert answer == result.text.encode()
         archive = await sandbox.seal()  # every process is dead; the bytes are a function of the tree
         assert find_file(archive, "app/answer.txt") == answer
         try:
@@ -83,12 +82,16 @@ async def main(directory: Path) -> None:
             print(done.result())
         await limits(pool)
         await interrupted(pool)
+
+
+def show(directory: Path) -> None:
+    asyncio.run(main(directory))
     print("left:", sorted(path.name for path in directory.iterdir()))
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        asyncio.run(main(Path(sys.argv[1])))
+        show(Path(sys.argv[1]))
     else:
         with tempfile.TemporaryDirectory() as folder:
-            asyncio.run(main(Path(folder)))
+            show(Path(folder))

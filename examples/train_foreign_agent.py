@@ -2,9 +2,9 @@
 
     python examples/train_foreign_agent.py          # about 20 s on one core
 
-The game: the agent stands on one of six squares and sees "1>4": it is on 1 and wants 4. It answers with one letter; `l` and `r`
-move it, any other letter wastes the turn. The reward is the share of the way it covered. A model of random weights learns it:
-the reward goes from 0 to about 0.7 in eleven steps.
+The game: the agent stands on one of six squares and sees "1>4": it is on 1 and wants 4. It answers with one letter; `l` and
+`r` move it, any other letter wastes the turn. The reward is the share of the way it covered. A model of random weights learns
+it: the reward goes from 0 to about 0.7 in eleven steps.
 Nothing here knows of actors, events or a log: ids go in, ids with log-probs and routed experts come out, turns become a
 record, records a batch, and a step is a pure function of (states, batch, configuration).
 """

@@ -63,7 +63,7 @@ def test_a_step_of_a_run_is_debugged(monkeypatch, capsys, tiny_run: TinyRun):
 
 
 def test_a_step_that_the_run_does_not_have_is_said_in_one_line(monkeypatch, capsys, tiny_run: TinyRun):
-    with pytest.raises(SystemExit, match="debug_step: run .* has no step 99"):
+    with pytest.raises(SystemExit, match=r"debug_step: run .* has no step 99"):
         run_here(monkeypatch, capsys, "debug_step.py", str(tiny_run.run_dir), "99")
 
 

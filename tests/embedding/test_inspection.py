@@ -131,5 +131,5 @@ def test_a_replayed_step_is_bit_exact_with_a_look_and_shows_the_recorded_step():
 def test_a_batch_without_a_trial_is_the_batch_of_the_others_and_an_unknown_trial_is_named():
     gone = BATCH.trials[2].trial
     assert BATCH.without(gone).digest == Batch.of([*BATCH.items[:2], *BATCH.items[3:]], geometry_of(POLICY)).digest
-    with pytest.raises(BatchError, match="no trial s9.t9; it has s0.t0"):
+    with pytest.raises(BatchError, match=r"no trial s9\.t9; it has s0\.t0"):
         BATCH.without("s9.t9")
