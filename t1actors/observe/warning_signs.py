@@ -58,7 +58,7 @@ def _ended(f: Figures) -> Iterator[Sign]:
         )
     elif f.complete and not f.finished:
         reason = one_line(f.stopped_reason or "no reason given")
-        yield Sign("stopped", f"The run was stopped before its end ({reason}).", "t1 log cat . --kind RunStopped")
+        yield Sign("stopped", f"The run was stopped before its end ({reason}).", "t1 run --resume .")
 
 
 def _broken(f: Figures) -> Iterator[Sign]:

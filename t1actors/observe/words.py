@@ -56,7 +56,8 @@ def _how_far(f: Figures) -> str:
         return f"The run failed after {steps}, {duration(f.seconds)}: {one_line(f.failed_reason).rstrip('.')}."
     if f.complete:
         return f"The run stopped before its end, after {steps} in {duration(f.seconds)}."
-    return f"The run is not over (it goes on, or was killed); this is its state after {steps}, {duration(f.seconds)}."
+    state = f"this is its state after {steps}, {duration(f.seconds)}"
+    return f"The run is not over; {state}. (It goes on, or was killed; then `t1 run --resume` takes it up again.)"
 
 
 def _how_it_was_resumed(f: Figures) -> list[str]:
