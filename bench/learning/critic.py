@@ -2,9 +2,11 @@
 
 *Critic Warm-Up* as T1 has it (section 6): actor and critic train together on the warm-up pool; of it only the critic's
 weights are kept, no moments, and the policy begins again at the warm start; then two recalibration rollouts train the critic
-alone. One warm-up (seed 0) serves all seeds. *Cold*: no warm-up, no recalibration, and a head drawn as Hugging Face draws
-one, normal with deviation ``initializer_range``; the product's own heads start at zero, and that critic, not warmed up, is
-measured too.
+alone. One warm-up (seed 0) serves all seeds. *Cold*: no warm-up, no recalibration, and a random head. The product's own heads
+start at zero; that critic, not warmed up, is measured too.
+
+The random head is normal with deviation 1 / sqrt(hidden), so that values have the scale that Hugging Face's deviation of .02
+gives at width 2,500: a real model's. At this width .02 itself gives smaller values; what they would explain is in the note.
 
 Arms (formulas: ``bench.learning.arms``; gamma 1 and lambda 1, no whitening), each with as many training episodes:
 batch mean A = r - b; group relative (8 trials a task) A = (r - mean) / deviation; critic A = r - V, warm and cold. The
@@ -35,7 +37,7 @@ from bench.learning.part import Answer, Context, Gate, Part, Picture
 from bench.learning.pictures import INK
 from bench.learning.stage import Stage, staged, with_seed
 from bench.learning.statistics import Estimate, mean
-from bench.tables import Cell, Table
+from bench.tables import Cell, Table, text
 from t1actors.actors.schedule import Schedule
 from t1actors.config import Config
 from t1actors.train.batch import Batch
@@ -69,22 +71,35 @@ async def warmed_up(stage: Stage, config: Config) -> tuple[TrainerState, list[Ou
     return await stage.context.once(("warm-up", config), make)
 
 
-def random_head(state: TrainerState, deviation: float, seed: int) -> TrainerState:
+def drawn_head(state: TrainerState, deviation: float, seed: int) -> TrainerState:
     """The critic with a head drawn from a normal distribution instead of zeros."""
     drawn = torch.randn(state.weights[HEAD].shape, generator=torch.Generator().manual_seed(seed)) * deviation
     return replace(state, weights={**state.weights, HEAD: drawn})
 
 
+def first_explained(stage: Stage, config: Config, runs: Sequence[ArmRun], critic: TrainerState) -> Estimate:
+    """Explained variance of an untrained critic on the first batch of ``runs``, over seeds."""
+    found: list[float] = []
+    for run in runs:
+        batch = counted_batch(stage, config, run.trained[0])
+        found.append(estimate_values(stage.critic, critic, batch, config.train).explained_variance)
+    return Estimate.of(found)
+
+
+def counted_batch(stage: Stage, config: Config, outcome: Outcome) -> Batch:
+    """A step's trials, paid P / S."""
+    paid = counted(config.verify.reward_scale)(outcome.trials, outcome.planned.step)
+    return Batch.of(zip((t.record for t in outcome.trials), paid, strict=True), stage.geometry)
+
+
 def beside(stage: Stage, config: Config, runs: Sequence[ArmRun], critic: TrainerState) -> list[list[float]]:
     """Explained variance a step of a critic that trains on the batches of ``runs`` and has no say in them."""
-    pay, train = counted(config.verify.reward_scale), config.train
+    train = config.train
     found: list[list[float]] = []
     for run in runs:
         state, explained = critic, list[float]()
         for outcome in run.trained:
-            paid = pay(outcome.trials, outcome.planned.step)
-            records = [trial.record for trial in outcome.trials]
-            batch = Batch.of(list(zip(records, paid, strict=True)), stage.geometry)
+            batch = counted_batch(stage, config, outcome)
             values = estimate_values(stage.critic, state, batch, train)
             explained.append(values.explained_variance)
             step = critic_step(
@@ -164,11 +179,12 @@ async def run(context: Context) -> Answer:
         warm_state, warmup = await warmed_up(stage, with_seed(config, 0))
         warm_arm = Arm("critic, warm", counted(scale), "critic")
         warm = await on_every_seed(stage, config, warm_arm, quick, critic=warm_state, recalibrate=True)
-        deviation = stage.critic.config.initializer_range
-        cold_state = random_head(stage.critic_state, deviation, seed=0)
+        narrow, wide = stage.critic.config.initializer_range, stage.critic_state.weights[HEAD].shape[1] ** -0.5
+        cold_state = drawn_head(stage.critic_state, wide, seed=0)
         cold_arm = Arm("critic, cold with a random head", counted(scale), "critic")
         cold = await on_every_seed(stage, config, cold_arm, quick, critic=cold_state)
         zero = beside(stage, config, base, stage.critic_state)
+        small = first_explained(stage, config, base, drawn_head(stage.critic_state, narrow, seed=0))
     named = (
         ("warm", explained_by(warm)),
         ("cold, zero head", zero),
@@ -180,7 +196,8 @@ async def run(context: Context) -> Answer:
         named,
         f"± over {len(base)} seeds. Warm-up: {len(warmup)} steps, {episodes:,} episodes of another pool (EV {shares}), "
         f"then {config.schedule.recalibrate_steps} recalibration steps of {batch}. The cold critic with a zero head "
-        f"trains on the batches of the arm *batch mean*; random head: deviation {deviation}.",
+        f"trains on the batches of the arm *batch mean*. Random head: deviation {wide:.3f}; with {narrow} step 0 would be at "
+        f"{text(small)}.",
     )
     compared = table(
         f"Arms after {config.schedule.train_steps} steps of {batch} episodes",
