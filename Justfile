@@ -39,6 +39,10 @@ lint: (_venv "dev")
 bench *args: (_venv "test")
     {{bin}}/python -m bench "$@"
 
+# Measure that what rises is learning, and what each part of it buys (docs/experiments.md): 20 minutes and more
+learning *args: (_venv "test")
+    OMP_NUM_THREADS=1 .venv/bin/python -m bench.learning "$@"
+
 # Only set up
 setup: (_venv "dev")
 
