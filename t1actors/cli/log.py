@@ -15,6 +15,7 @@ from typing import Annotated, Any, cast
 import msgpack
 from cyclopts import Parameter
 
+from t1actors.cli.progress import Progress
 from t1actors.events import decode
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.check import check_blobs, check_journals
@@ -77,7 +78,10 @@ def check(run: RunDirectory) -> int:
     """
     log = open_run(run)
     blobs = FileBlobs(run / "blobs")
-    problems = [*check_journals(log), *check_blobs(blobs)]
+    with Progress("bytes of journals checked") as progress:
+        problems = check_journals(log, progress)
+    with Progress("blobs checked") as progress:
+        problems += check_blobs(blobs, progress)
     for problem in problems:
         print(f"error  {problem.message}")
     findings: list[Finding] = []
@@ -86,10 +90,13 @@ def check(run: RunDirectory) -> int:
         print("the events themselves were not checked: first make journals and blobs whole", file=sys.stderr)
     else:
         invariants, references = Invariants(), References(blobs)
-        for entry in merged(log):
-            event = invariants.apply(entry)
-            if event is not None:
-                references.apply(entry, event)
+        with Progress("events checked") as progress:
+            total = log.events()
+            for entry in merged(log):
+                progress(invariants.events, total)
+                event = invariants.apply(entry)
+                if event is not None:
+                    references.apply(entry, event)
         findings = [*invariants.finish(), *references.finish()]
         events = invariants.events
     for finding in findings:

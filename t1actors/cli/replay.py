@@ -10,6 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from t1actors.cli.errors import CommandFailed, WrongUsage
+from t1actors.cli.progress import Progress
 from t1actors.observe.quantities import duration
 
 
@@ -32,29 +33,35 @@ def replay(
         raise WrongUsage("say which step: --step N, or --all")
     if not (run / "log").is_dir():
         raise CommandFailed(f"{run}: no run here (it has no log/ folder); `t1 runs` lists the runs there are")
-    print("loading torch and the log", file=sys.stderr, flush=True)
+    print("loading torch", file=sys.stderr, flush=True)
     from t1actors.replay.inputs import ReplayImpossible
     from t1actors.replay.report import IMPOSSIBLE
     from t1actors.replay.run import Replayer
 
     try:
-        replayer = Replayer.open(run)
+        with Progress("events read") as progress:
+            replayer = Replayer.open(run, progress)
     except ReplayImpossible as error:
         print(f"t1: {error}", file=sys.stderr)
         return IMPOSSIBLE
     started = time.monotonic()
     if step is not None:
-        report = replayer.step(step)
+        with Progress("steps recomputed") as progress:
+            report = replayer.step(step, progress=progress)
         print(report.text())
         print(f"{duration(time.monotonic() - started)}", file=sys.stderr)
         return report.exit_status
     worst = 0
     exact = total = 0
-    for report in replayer.all():
-        total += 1
-        exact += report.bit_exact
-        verdict = "bit-exact" if report.bit_exact else report.text()
-        print(f"step {report.step:>3} {report.purpose:<11} {verdict}", flush=True)
-        worst = max(worst, report.exit_status)
+    with Progress("steps replayed") as progress:
+        numbers = replayer.numbers()
+        progress(0, len(numbers))
+        for total, report in enumerate(replayer.all(), 1):
+            exact += report.bit_exact
+            verdict = "bit-exact" if report.bit_exact else report.text()
+            progress.clear()
+            print(f"step {report.step:>3} {report.purpose:<11} {verdict}", flush=True)
+            progress(total, len(numbers))
+            worst = max(worst, report.exit_status)
     print(f"{exact} of {total} steps bit-exact, {duration(time.monotonic() - started)}")
     return worst

@@ -8,25 +8,42 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
+from t1actors.cli.errors import WrongUsage
+from t1actors.cli.progress import Progress
 from t1actors.observe.figures import Figures
+from t1actors.observe.follow import read_run
 from t1actors.observe.quantities import duration, figure, percent
 
 RunDirectory = Annotated[Path, Parameter(help="A run's directory, such as runs/latest.")]
 
 
-def report(run: RunDirectory) -> None:
+def report(
+    run: RunDirectory,
+    *,
+    step: Annotated[int | None, Parameter(help="The step to draw on the wall clock; a typical one by default.")] = None,
+) -> None:
     """Make report.md, report.json and plots/ again from the run's log.
 
     Works on a run that is going on, too: its report says that it is not over.
 
     Example: `t1 report runs/latest`
     """
-    from t1actors.observe.report import write_report
+    from t1actors.observe.report import NoSuchStep, write_report
+    from t1actors.observe.warning_signs import warning_signs
     from t1actors.observe.words import what_happened
 
-    found = write_report(run)
+    with Progress("events read") as progress:
+        view = read_run(run, progress)
+    try:
+        found = write_report(run, view, step=step)
+    except NoSuchStep as error:
+        raise WrongUsage(str(error)) from error
     print(what_happened(found))
-    print(f"{run / 'report.md'}")
+    signs = warning_signs(found)
+    print("\nWhat looks wrong:" if signs else "\nNothing looks wrong that the report looks for.")
+    for sign in signs:
+        print(f"- {sign.name}: {sign.text}\n  next, in {run}: {sign.look}")
+    print(f"\n{run / 'report.md'}")
 
 
 def runs(directory: Annotated[Path, Parameter(help="Where runs are kept.")] = Path("runs")) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from t1actors.cli.errors import WrongUsage
+from t1actors.cli.progress import Progress
 from t1actors.tasks.write import make_tasks
 
 LEVELS = range(1, 6)
@@ -30,13 +30,8 @@ def make(
     if count < 1:
         raise WrongUsage(f"--count {count}: must be at least 1")
     chosen = parse_levels(levels)
-    shown = sys.stderr.isatty()
-
-    def progress(done: int, total: int) -> None:
-        if shown and (done == total or done % 50 == 0):
-            print(f"\r{done}/{total} tasks", end="" if done < total else "\n", file=sys.stderr, flush=True)
-
-    names = make_tasks(directory, levels=chosen, count=count, seed=seed, progress=progress)
+    with Progress("tasks written") as progress:
+        names = make_tasks(directory, levels=chosen, count=count, seed=seed, progress=progress)
     print(f"{len(names)} tasks in {directory}, {names[0]} to {names[-1]}")
 
 

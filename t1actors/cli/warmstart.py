@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +14,7 @@ import trio
 from cyclopts import Parameter
 
 from t1actors.cli.errors import CommandFailed
-from t1actors.observe.quantities import duration
+from t1actors.cli.progress import Progress
 from t1actors.sandbox.backend import NamespaceBackend
 from t1actors.tasks.demos import read_demonstrations
 
@@ -36,16 +35,16 @@ def demos(
     print("loading torch", file=sys.stderr, flush=True)
     from t1actors.train.warmstart import WarmstartConfig, demonstrate
 
-    progress = _Progress("demonstrations")
-
-    async def execute() -> None:
+    async def execute(progress: Progress) -> None:
         with tempfile.TemporaryDirectory(prefix="t1-demos-") as root:
             backend = NamespaceBackend(Path(root) / "sandboxes", name="demos")
             async with backend.running():
                 config = WarmstartConfig(demonstrations=count, seed=seed)
                 await demonstrate(backend, file, config, parallel=parallel, progress=progress)
 
-    trio.run(execute)
+    with Progress("demonstrations") as progress:
+        progress(0, count)
+        trio.run(execute, progress)
     print(f"{count} demonstrations in {file}, {progress.elapsed}")
 
 
@@ -69,35 +68,11 @@ def make(
     if not source.exists():
         raise CommandFailed(f"no demonstrations at {source}; `t1 warmstart demos FILE` makes some")
     config = WarmstartConfig()
-    progress = _Progress("training steps")
+    print("reading the demonstrations and training the tokenizer", file=sys.stderr, flush=True)
+    with Progress("training steps") as progress:
 
-    def on_progress(now: SftProgress) -> None:
-        progress(now.step, config.training.steps, f"loss {now.loss:.3f}")
+        def on_progress(now: SftProgress) -> None:
+            progress(now.step + 1, config.training.steps, f"loss {now.loss:.3f}")
 
-    make_policy(folder, read_demonstrations(source), config, on_progress=on_progress)
+        make_policy(folder, read_demonstrations(source), config, on_progress=on_progress)
     print(f"{folder}, {progress.elapsed}")
-
-
-class _Progress:
-    """`done/total`, redrawn in place on a terminal, now and then elsewhere."""
-
-    def __init__(self, unit: str) -> None:
-        self._unit = unit
-        self._started_s = time.monotonic()
-        self._shown_s = 0.0
-        self._live = sys.stderr.isatty()
-
-    @property
-    def elapsed(self) -> str:
-        return duration(time.monotonic() - self._started_s)
-
-    def __call__(self, done: int, total: int, note: str = "") -> None:
-        now_s = time.monotonic()
-        if done < total and now_s - self._shown_s < (0.2 if self._live else 10.0):
-            return
-        self._shown_s = now_s
-        text = f"{done}/{total} {self._unit}" + (f", {note}" if note else "")
-        if self._live:
-            print(f"\r{text:<60}", end="" if done < total else "\n", file=sys.stderr, flush=True)
-        else:
-            print(text, file=sys.stderr, flush=True)

@@ -8,15 +8,16 @@ that names it. What events mean is checked elsewhere. May run beside a live run:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.errors import JournalDamaged
 from t1actors.log.file_reader import FileJournalReader
 from t1actors.log.filelog import FileLog
 from t1actors.log.frame import Frame
-from t1actors.log.segments import START, Position, end_path, list_segments
+from t1actors.log.segments import START, Position, end_path, list_segments, segment_path
 from t1actors.payloads import BlobError
 
 
@@ -52,7 +53,7 @@ class _Journal:
     consumed: dict[str, int] = field(default_factory=dict[str, int])
     vector: dict[str, int] = field(default_factory=dict[str, int])
 
-    def read_on(self) -> None:
+    def read_on(self, on_position: Callable[[Position], None] = lambda position: None) -> None:
         """Check, frame by frame, what is durable now."""
         try:
             while True:
@@ -61,6 +62,7 @@ class _Journal:
                 if not frames:
                     return
                 self._check(place, frames[0])
+                on_position(self.reader.position)
         except JournalDamaged as damage:
             self.damaged = True
             self.problems.append(Problem(damage.journal, damage.segment, damage.offset, str(damage)))
@@ -102,14 +104,17 @@ class _Journal:
         self.frames.append(_Checked(place, frame.next_sequence, vector, read))
 
 
-def check_journals(log: FileLog) -> list[Problem]:
-    """Every problem found in the journals of ``log``, by journal and place."""
+def check_journals(log: FileLog, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
+    """Every problem found in the journals of ``log``, by journal and place. ``progress`` hears of bytes: read, total."""
     names = log.journals()
     problems = list(_endless(log, names))
     journals = {name: _Journal(log.open_reader(name)) for name in names}
     try:
-        for journal in journals.values():
-            journal.read_on()
+        if progress is None:
+            for journal in journals.values():
+                journal.read_on()
+        else:
+            _read_all(log, journals, progress)
         seen = {name: len(journal.frames) for name, journal in journals.items()}
         # In a live run a frame read late may rest on one written after its journal was read: catch up before comparing.
         for journal in journals.values():
@@ -124,10 +129,34 @@ def check_journals(log: FileLog) -> list[Problem]:
     return problems
 
 
-def check_blobs(blobs: FileBlobs) -> list[Problem]:
-    """Every blob whose bytes are not what its name says."""
+def _read_all(log: FileLog, journals: dict[str, _Journal], progress: Callable[[int, int], None]) -> None:
+    sizes = {name: _segment_sizes(log.directory(name)) for name in journals}
+    total = sum(sum(segments.values()) for segments in sizes.values())
+    before = 0
+    progress(0, total)
+    for name, journal in journals.items():
+        segments, start = sizes[name], before
+
+        def on_position(position: Position, segments: dict[int, int] = segments, start: int = start) -> None:
+            whole = sum(size for segment, size in segments.items() if segment < position.segment)
+            progress(start + whole + position.offset, total)
+
+        journal.read_on(on_position)
+        before += sum(segments.values())
+        progress(before, total)
+
+
+def _segment_sizes(directory: Path) -> dict[int, int]:
+    return {segment: segment_path(directory, segment).stat().st_size for segment in list_segments(directory)}
+
+
+def check_blobs(blobs: FileBlobs, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
+    """Every blob whose bytes are not what its name says. ``progress`` hears of blobs: checked, total."""
     problems: list[Problem] = []
-    for digest in blobs.digests():
+    digests = list(blobs.digests())
+    for done, digest in enumerate(digests):
+        if progress is not None:
+            progress(done, len(digests))
         try:
             blobs.get(digest).release()
         except BlobError as error:

@@ -50,6 +50,11 @@ class FileJournalReader:
         """Where the next frame starts or will start: for tools that report places."""
         return self._position or START
 
+    @property
+    def durable_next(self) -> int:
+        """The sequence behind the last frame that was read or skipped."""
+        return self._expected or 0
+
     def close(self) -> None:
         for descriptor in (self._end_fd, self._segment_fd):
             if descriptor >= 0:

@@ -9,15 +9,17 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from t1actors.log.errors import JournalFailed
+from t1actors.log.errors import JournalDamaged, JournalFailed
 from t1actors.log.file_reader import FileJournalReader
 from t1actors.log.file_writer import Durability, FileJournalWriter
 from t1actors.log.inotify import InotifyWatch
 from t1actors.log.interface import Watch, check_journal_name
-from t1actors.log.lock import JournalLock
+from t1actors.log.lock import Holder, JournalLock, holder_in
 from t1actors.log.segments import MAX_SEGMENT_BYTES, end_path, make_directories
 
 SEGMENT_BYTES = 64 * 1024 * 1024
+_BEHIND_ALL = 2**63 - 1
+"""No sequence: reading from here skips every frame."""
 
 
 class FileLog:
@@ -59,6 +61,25 @@ class FileLog:
         if not self.root.is_dir():
             return []
         return sorted(path.name for path in self.root.iterdir() if end_path(path).exists())
+
+    def events(self) -> int:
+        """How many events all journals have now, from the last segment of each: a total for tools that show how far they
+        are. A journal whose last segment is damaged counts as far as it can be read."""
+        return sum(map(self._events_of, self.journals()))
+
+    def _events_of(self, name: str) -> int:
+        reader = self.open_reader(name, from_sequence=_BEHIND_ALL)
+        try:
+            reader.read()
+        except JournalDamaged:
+            pass  # whoever reads the events will say it
+        finally:
+            reader.close()
+        return reader.durable_next
+
+    def holder(self, name: str) -> Holder | None:
+        """Who has the journal open for writing now; None when nobody has."""
+        return holder_in(self.directory(name))
 
     def directory(self, name: str) -> Path:
         """Where the journal's files are. For tools."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from t1actors.events import ActorStarted, RunStopped, decode
+from t1actors.events import ActorStarted, RunStarted, RunStopped, decode
 from t1actors.log.causal import CausalReader
 from t1actors.log.filelog import FileLog
 from t1actors.log.frame import Frame
@@ -41,6 +41,7 @@ class RunReader:
         if watch is not None:
             watch.add(SUPERVISOR)
         self._reader = CausalReader(log, positions=self._positions)
+        self.sessions = 0
         self.stopped = False
         """Whether the last thing the supervisor said is that the run stopped."""
 
@@ -63,6 +64,7 @@ class RunReader:
         known = len(self._positions)
         for event in map(decode, frame.events):
             self.stopped = isinstance(event, RunStopped)
+            self.sessions += isinstance(event, RunStarted)
             if isinstance(event, ActorStarted) and event.journal not in self._positions:
                 self._positions[event.journal] = 0
                 if self._watch is not None:
@@ -73,23 +75,35 @@ class RunReader:
         self._reader.close()
 
 
-def read_run(run_dir: Path) -> RunView:
-    """The run in ``run_dir`` as far as its log goes. Raises ``NoRun`` and the log's errors."""
-    reader = RunReader(open_run(run_dir))
+def read_run(run_dir: Path, progress: Callable[[int, int], None] | None = None) -> RunView:
+    """The run in ``run_dir`` as far as its log goes; ``progress`` hears of events: read, total when it began. Raises
+    ``NoRun`` and the log's errors."""
+    log = open_run(run_dir)
+    total = log.events() if progress is not None else 0
+    reader = RunReader(log)
     view = RunView()
+    done = 0
+    if progress is not None:
+        progress(0, total)
     while frames := reader.poll():
         fold(view, frames)
+        done += sum(len(frame.events) for frame in frames)
+        if progress is not None:
+            progress(done, total)
     reader.close()
     return view
 
 
-async def follow(log: Log, *, ended: Callable[[], bool], tick_s: float = 1.0) -> AsyncIterator[list[Frame]]:
+async def follow(
+    log: Log, *, ended: Callable[[], bool], tick_s: float = 1.0, sessions: int = 0
+) -> AsyncIterator[list[Frame]]:
     """Batches of new frames until the run has stopped, or ``ended`` says so, and all is read. An empty batch comes
-    after ``tick_s`` without news, so that silence can be shown as silence."""
+    after ``tick_s`` without news, so that silence can be shown as silence. Of a run that is being resumed, ``sessions``
+    says how many there were: their ends are not this one's."""
     async with log.watch() as watch:
         reader = RunReader(log, watch)
         while True:
-            over = reader.stopped or ended()
+            over = (reader.stopped and reader.sessions > sessions) or ended()
             frames = reader.poll()
             if frames:
                 yield frames

@@ -1,6 +1,8 @@
-"""What is worth a line while a run goes on: pure functions from a frame, already folded, to happenings.
+"""What is worth a line while a run goes on: pure functions from a frame, already folded, to happenings, and from a view
+and a time to how it stands.
 
-The plain display prints their text, the JSON display their fields.
+The JSON display prints every happening's fields (their names are documented in ``docs/reports.md`` and stay); the plain
+display prints the text of those that are not ``detail``: a line a step, and what went wrong.
 """
 
 from __future__ import annotations
@@ -19,60 +21,107 @@ from t1actors.events import (
     CriticUpdated,
     RunFailed,
     RunFinished,
+    RunPaused,
     RunStarted,
     RunStopped,
     StepOpened,
+    StopRequested,
     TrialFailed,
     TrialReplaced,
     UnknownEvent,
     WeightsPublished,
 )
-from t1actors.observe.progress import time_left
-from t1actors.observe.quantities import duration, duration_range, figure, percent, size
-from t1actors.observe.view import RunView
+from t1actors.observe.crew import work
+from t1actors.observe.progress import Silence, sampled_step, step_name, step_seconds, time_left, trials_graded
+from t1actors.observe.quantities import duration, duration_range, figure, percent, seconds, size
+from t1actors.observe.stop import phase_words, stop_words
+from t1actors.observe.view import RunView, StepView
 
 Field = str | int | float | None
 
 
 @dataclass(frozen=True)
 class Happening:
-    """``kind`` and ``fields`` for programs, ``text`` for people."""
+    """``kind`` and ``fields`` for programs, ``text`` for people; ``detail``: for programs only."""
 
     kind: str
     text: str
     fields: dict[str, Field] = field(default_factory=dict[str, Field])
+    detail: bool = False
 
 
 def happenings(view: RunView, events: Sequence[AnyEvent | UnknownEvent]) -> list[Happening]:
     """What ``events`` (one frame's, folded into ``view``) have to say, in order."""
-    found = [_happening(view, event) for event in events]
-    return [h for h in found if h is not None]
+    return [happening for event in events for happening in _happenings(view, event)]
 
 
-def _happening(view: RunView, event: AnyEvent | UnknownEvent) -> Happening | None:
+def standing(view: RunView) -> Happening:
+    """How far the run is, between two lines that say that something happened."""
+    step = sampled_step(view)
+    if step is None:
+        actors = [a for a in view.actors.values() if a.starts]
+        ready = sum(a.phase == "ready" for a in actors)
+        text = f"no step yet, {ready} of {len(actors)} actors ready"
+        return Happening("progress", text, {"ready": ready, "actors": len(actors)})
+    graded, wanted = trials_graded(step)
+    phases = [t.phase for t in step.trials.values()]
+    counts = {name: phases.count(name) for name in ("working", "waiting", "failed")}
+    said = [f"{count} {name}" for name, count in counts.items() if count]
+    if step.sealed_ns is not None and step.done_ns is None:
+        said = ["training"]
+    text = f"{step_name(step)}: {graded}/{wanted} trials graded" + "".join(f", {words}" for words in said)
+    fields: dict[str, Field] = {"step": step.step, "purpose": step.purpose, "graded": graded, "wanted": wanted}
+    return Happening("progress", text, fields | counts)
+
+
+def silent(quiet: Silence) -> Happening:
+    """That nothing happens, what is waited for, and the deadline that ends it."""
+    text = f"no event for {seconds(quiet.seconds)}"
+    waiting = quiet.waiting_for
+    if waiting is not None and waiting.deadline_s is not None:
+        text += f", deadline {seconds(waiting.deadline_s)} ({work(waiting)})"
+    elif waiting is not None:
+        text += f" ({work(waiting)}, no deadline)"
+    elif quiet.missing:
+        text += f" (waiting for {', '.join(quiet.missing)} to start)"
+    fields: dict[str, Field] = {
+        "seconds": quiet.seconds,
+        "actor": waiting.actor if waiting is not None else "",
+        "waiting_for": waiting.key if waiting is not None else "",
+        "deadline_s": waiting.deadline_s if waiting is not None else None,
+        "left_s": quiet.left_s,
+    }
+    return Happening("silence", text, fields)
+
+
+def _happenings(view: RunView, event: AnyEvent | UnknownEvent) -> list[Happening]:
     match event:
         case RunStarted() | RunFinished() | RunFailed() | RunStopped():
-            return _of_run(event)
+            return [_of_run(event)]
+        case StopRequested():
+            return [Happening("stop_requested", stop_words(view), {"by": event.by, "phase": phase_words(view)})]
+        case RunPaused():
+            return [Happening("run_paused", f"paused before step {event.step}", {"step": event.step})]
         case ActorStarted() | ActorReady() | ActorStopped():
             return _of_actor(view, event)
         case StepOpened() | BatchSealed() | BatchShort() | CriticUpdated() | ActorUpdated():
             return _of_step(view, event)
         case WeightsPublished():
             text = f"version {event.version_index} published: {size(event.size_bytes)} in {duration(event.seconds)}"
-            return Happening(
-                "weights_published", text, {"version": event.version, "version_index": event.version_index}
-            )
+            fields: dict[str, Field] = {"version": event.version, "version_index": event.version_index}
+            return [Happening("weights_published", text, fields, detail=True)]
         case TrialFailed():
-            text = f"trial {event.trial} failed, not counted: {event.cause}" + (
-                f" ({event.detail})" if event.detail else ""
-            )
-            return Happening("trial_failed", text, {"trial": event.trial, "cause": event.cause, "detail": event.detail})
+            detail = f" ({event.detail})" if event.detail else ""
+            text = f"trial {event.trial} failed, not counted: {event.cause}{detail}"
+            fields = {"trial": event.trial, "cause": event.cause, "detail": event.detail}
+            return [Happening("trial_failed", text, fields)]
         case TrialReplaced():
             new = event.replacement.trial
             text = f"trial {event.failed} is replaced by {new} ({event.cause})"
-            return Happening("trial_replaced", text, {"trial": event.failed, "replacement": new, "cause": event.cause})
+            fields = {"trial": event.failed, "replacement": new, "cause": event.cause}
+            return [Happening("trial_replaced", text, fields, detail=True)]
         case _:
-            return None
+            return []
 
 
 def _of_run(event: RunStarted | RunFinished | RunFailed | RunStopped) -> Happening:
@@ -90,30 +139,61 @@ def _of_run(event: RunStarted | RunFinished | RunFailed | RunStopped) -> Happeni
             return Happening("run_stopped", f"run stopped: {event.reason}", {"reason": event.reason})
 
 
-def _of_actor(view: RunView, event: ActorStarted | ActorReady | ActorStopped) -> Happening | None:
+def _of_actor(view: RunView, event: ActorStarted | ActorReady | ActorStopped) -> list[Happening]:
+    actor = view.actors[event.actor]
+    fields: dict[str, Field]
     match event:
         case ActorStarted():
-            restarts = view.actors[event.actor].restarts
-            if restarts == 0:
-                return None
-            text = f"{event.actor} started again (restart {restarts}, process {event.pid})"
-            return Happening("actor_restarted", text, {"actor": event.actor, "restarts": restarts})
+            if actor.restarts == 0:
+                return []
+            text = f"{event.actor} started again (restart {actor.restarts}, process {event.pid})"
+            return [Happening("actor_restarted", text, {"actor": event.actor, "restarts": actor.restarts})]
         case ActorReady():
-            text = f"{event.actor} ready after {duration(event.seconds)}" + (
-                f", {size(event.rss_bytes)} of memory" if event.rss_bytes else ""
-            )
-            return Happening("actor_ready", text, {"actor": event.actor, "seconds": event.seconds})
+            memory = f", {size(event.rss_bytes)} of memory" if event.rss_bytes else ""
+            text = f"{event.actor} ready after {duration(event.seconds)}{memory}"
+            fields = {"actor": event.actor, "seconds": event.seconds, "rss_bytes": event.rss_bytes}
+            return [Happening("actor_ready", text, fields, detail=not actor.restarts)]
         case ActorStopped():
-            text = f"{event.actor} stopped" + (f": {event.reason}" if event.exit_code else "")
-            return Happening("actor_stopped", text, {"actor": event.actor, "exit_code": event.exit_code})
+            well = event.exit_code == 0
+            text = f"{event.actor} stopped" + ("" if well else f": {event.reason}")
+            fields = {"actor": event.actor, "exit_code": event.exit_code, "reason": event.reason}
+            return [Happening("actor_stopped", text, fields, detail=well)]
+
+
+def _actors_ready(view: RunView) -> Happening:
+    """Said once a session, with the first step that opens: only then is it known that no more actors are to come."""
+    actors = [a for a in view.actors.values() if a.starts]
+    ready = [a for a in actors if a.phase == "ready"]
+    slowest_s = max((a.start_s for a in ready), default=0.0)
+    memory_bytes = sum(a.rss_bytes for a in ready)
+    count = f"{len(ready)}" if len(ready) == len(actors) else f"{len(ready)} of {len(actors)}"
+    text = f"{count} actors ready after {duration(slowest_s)}"
+    text += f", {size(memory_bytes)} of memory" if memory_bytes else ""
+    fields: dict[str, Field] = {"actors": len(ready), "seconds": slowest_s, "rss_bytes": memory_bytes}
+    return Happening("actors_ready", text, fields)
 
 
 def _of_step(
     view: RunView, event: StepOpened | BatchSealed | BatchShort | CriticUpdated | ActorUpdated
-) -> Happening | None:
+) -> list[Happening]:
     step = view.steps.get(event.step)
     if step is None:
-        return None
+        return []
+    found = _part_of_step(step, event)
+    if isinstance(event, StepOpened):
+        since_ns = view.pauses[-1].end_ns if view.pauses else 0
+        if all(s is step or s.opened_ns < since_ns for s in view.steps.values()):
+            found.insert(0, _actors_ready(view))
+    ends = isinstance(event, CriticUpdated | ActorUpdated) or (
+        isinstance(event, BatchSealed) and step.purpose == "evaluate"
+    )
+    # The view stands just behind this event: if the step is done, this event ended it.
+    return [*found, _step_done(view, step)] if ends and step.done_ns is not None else found
+
+
+def _part_of_step(
+    step: StepView, event: StepOpened | BatchSealed | BatchShort | CriticUpdated | ActorUpdated
+) -> list[Happening]:
     name = f"step {event.step}"
     fields: dict[str, Field]
     match event:
@@ -121,31 +201,57 @@ def _of_step(
             how = "greedy" if event.temperature == 0 else f"temperature {event.temperature:g}"
             text = f"{name} opened: {event.purpose}, {len(event.trials)} trials, version {event.version_index}, {how}"
             fields = {"step": event.step, "purpose": event.purpose, "trials": len(event.trials)}
-            return Happening("step_opened", text, fields)
+            fields |= {"version_index": event.version_index, "temperature": event.temperature}
+            return [Happening("step_opened", text, fields, detail=True)]
         case BatchSealed():
-            text = (
-                f"{name} batch: {len(event.items)} of {event.launched} trials, reward {figure(step.reward_mean)}, "
-                f"passed {percent(step.fraction_mean)}, {figure(step.turns_mean, 1)} turns, "
-                f"{event.failed} failed, {event.cancelled} cancelled, {duration(step.seconds('rollout'))}"
-            )
+            text = f"{name} batch: {len(event.items)} of {event.launched} trials, reward {figure(step.reward_mean)}"
             fields = {"step": event.step, "purpose": event.purpose, "trials": len(event.items), "failed": event.failed}
             fields |= {"cancelled": event.cancelled, "reward": step.reward_mean, "fraction": step.fraction_mean}
-            return Happening("batch_sealed", text, fields)
+            return [Happening("batch_sealed", text, fields, detail=True)]
         case BatchShort():
             causes = ", ".join(f"{n} x {cause}" for cause, n in sorted(event.causes.items()))
             text = f"{name} can have only {event.possible} of {event.wanted} trials: {causes}"
-            return Happening("batch_short", text, {"step": event.step, "possible": event.possible})
+            fields = {"step": event.step, "possible": event.possible, "wanted": event.wanted}
+            return [Happening("batch_short", text, fields)]
         case CriticUpdated():
             text = f"{name} critic: explained variance {figure(event.explained_variance)}, {duration(event.seconds)}"
             fields = {"step": event.step, "explained_variance": event.explained_variance, "loss": event.loss}
-            return Happening("critic_updated", text, fields)
+            return [Happening("critic_updated", text, fields, detail=True)]
         case ActorUpdated():
-            left = time_left(view)
-            text = (
-                f"{name} actor: engine gap {figure(event.engine_gap_mean)} (largest {figure(event.engine_gap_max)}), "
-                f"clipped {percent(event.clip_share)}, KL {figure(event.kl)}, staleness {event.staleness}, "
-                f"{duration(event.seconds)}" + (f"; {duration_range(left.low_s, left.high_s)} left" if left else "")
-            )
+            text = f"{name} actor: engine gap {figure(event.engine_gap_mean)}, {duration(event.seconds)}"
             fields = {"step": event.step, "engine_gap_mean": event.engine_gap_mean, "staleness": event.staleness}
             fields |= {"engine_gap_max": event.engine_gap_max, "clip_share": event.clip_share, "kl": event.kl}
-            return Happening("actor_updated", text, fields)
+            return [Happening("actor_updated", text, fields, detail=True)]
+
+
+def _step_done(view: RunView, step: StepView) -> Happening:
+    done, planned = sum(s.done_ns is not None for s in view.steps.values()), view.planned_steps
+    took_s = step_seconds(view)[step.step]
+    cancelled = sum(t.phase == "cancelled" for t in step.trials.values())
+    left = time_left(view)
+    said = [f"reward {figure(step.reward_mean)}", f"passed {percent(step.fraction_mean)}", f"{len(step.kept)} trials"]
+    said += [f"{step.failed} failed"] if step.failed else []
+    said += [f"{cancelled} cancelled"] if cancelled else []
+    fields: dict[str, Field] = {"step": step.step, "purpose": step.purpose, "done": done, "planned": planned}
+    fields |= {"reward": step.reward_mean, "fraction": step.fraction_mean, "trials": len(step.kept)}
+    fields |= {"failed": step.failed, "cancelled": cancelled, "turns": step.turns_mean}
+    variance = step.values.explained_variance if step.values is not None else None
+    if variance is not None:
+        said.append(f"EV {figure(variance, 2)}")
+    fields["explained_variance"] = variance
+    if (update := step.actor) is not None:
+        said += [f"gap {figure(update.engine_gap_mean)}", f"clip {percent(update.clip_share)}"]
+        said += [f"KL {figure(update.kl)}", f"stale {update.staleness}"]
+    fields |= {
+        "engine_gap_mean": update.engine_gap_mean if update is not None else None,
+        "clip_share": update.clip_share if update is not None else None,
+        "kl": update.kl if update is not None else None,
+        "staleness": update.staleness if update is not None else None,
+        "seconds": took_s,
+        "left_low_s": left.low_s if left is not None else None,
+        "left_high_s": left.high_s if left is not None else None,
+    }
+    of = f"/{planned}" if planned is not None else ""
+    text = f"{step_name(step)} ({done}{of} done): {', '.join(said)}, {duration(took_s)}"
+    text += f"; {duration_range(left.low_s, left.high_s)} left" if left is not None else ""
+    return Happening("step_done", text, fields)

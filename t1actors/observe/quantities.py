@@ -20,8 +20,15 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def seconds(value_s: float) -> str:
+    """For what is compared with a limit in seconds: 42 s, 120 s, and from ten minutes on as ``duration``."""
+    return f"{round(value_s)} s" if value_s < 599.5 else duration(value_s)
+
+
 def duration_range(low_s: float, high_s: float) -> str:
     """A range in one unit: 20-40 s, 2-3 min."""
+    if high_s < 0.5:
+        return "under 1 s"
     if high_s < 90:
         low, high, unit = round(low_s), round(high_s), "s"
     elif high_s < 5400:

@@ -1,186 +1,173 @@
-"""One screen of a live run: a pure function of the view, the time and the width.
+"""One screen of a live run: a pure function of the view, the time and the size of the terminal.
 
-Guarantees: no line is longer than the width; parts that do not fit are left out from the end, never cut in the middle
-of a number; a bar is drawn only where the total is known; silence is shown as silence, with the deadline that ends it.
+Guarantees: no line is wider than ``width``, no screen higher than ``height``; what matters most (step, trials, trouble,
+reward) goes last; nothing is cut in the middle of a number; a bar is drawn only where the total is known; silence is
+shown as silence, with what is waited for and the deadline that ends it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from t1actors.events import ActorUpdated
-from t1actors.observe.progress import silence, time_left
-from t1actors.observe.quantities import duration, duration_range, figure, one_line, percent
-from t1actors.observe.view import ActorView, RunView, StepView
+from t1actors.observe.crew import crew, crew_in_one_row, work
+from t1actors.observe.lines import BAR_CELLS, UNICODE, Part, Script, ranked, row, sparkline
+from t1actors.observe.progress import (
+    elapsed_s,
+    sampled_step,
+    silence,
+    step_name,
+    stopping,
+    time_left,
+    trials_graded,
+)
+from t1actors.observe.quantities import duration, duration_range, figure, percent, seconds
+from t1actors.observe.stop import AGAIN, longest_words, phase_words
+from t1actors.observe.view import RunView, StepView
 
 Tone = Literal["plain", "dim", "good", "bad", "title"]
 SILENT_S = 5.0
 """Silence shorter than this is how a run breathes."""
-LABEL = 10
-SPARKS = "▁▂▃▄▅▆▇█"
-DOING = {
-    "create": "creating",
-    "sample": "sampling",
-    "run": "running",
-    "seal": "sealing",
-    "grade": "grading",
-    "kill": "reclaiming",
-    "load": "loading weights",
-    "initial": "loading",
-    "assemble": "assembling",
-    "export": "exporting",
-    "values": "estimating values",
-    "critic": "training",
-    "actor": "training",
-    "deadline": "waiting",
-}
 
 
 @dataclass(frozen=True)
 class Line:
+    """``rank``: of too many lines those of the lowest are kept."""
+
     text: str
     tone: Tone = "plain"
+    rank: int = 0
 
 
-def screen(view: RunView, now_ns: int, width: int) -> list[Line]:
-    """The lines to show."""
-    lines = [_title(view, now_ns, width)]
-    lines += _progress(view, width)
-    step = view.current
-    if step is not None:
-        lines.append(_trials(step, width))
-    lines += _learning(view, width)
-    lines += [_actor(actor, width) for actor in view.actors.values() if actor.starts]
-    lines += _trouble(view, now_ns, width)
-    return lines
+def screen(view: RunView, now_ns: int, width: int, height: int | None = None, script: Script = UNICODE) -> list[Line]:
+    """The lines to show, from top to bottom."""
+    head = [_title(view, now_ns, width, script), _steps(view, width, script)]
+    if not view.complete and (step := sampled_step(view)) is not None:
+        head.append(_trials(view, step, width, script))
+    head += _learning(view, width, script)
+    tail = _trouble(view, now_ns, width, script)
+    actors = _actors(view, width, script)
+    lines = [*head, *actors, *tail]
+    if height is None or len(lines) <= height:
+        return lines
+    if actors and (one := crew_in_one_row(view, width, script)) is not None:
+        lines = [*head, Line(one.text, "bad" if one.bad else "plain", 5), *tail]
+    kept = sorted(range(len(lines)), key=lambda n: lines[n].rank)[: max(0, height)]
+    return [lines[n] for n in sorted(kept)]
 
 
-def _row(label: str, parts: Sequence[str], width: int, tone: Tone = "plain") -> Line:
-    text = label.ljust(LABEL)
-    for n, part in enumerate(one_line(p) for p in parts if p):
-        longer = text + (part if n == 0 else f" · {part}")
-        if len(longer) > width:
-            if n == 0:
-                text = longer[: width - 1] + "…"
-            break
-        text = longer
-    return Line(text, tone)
+def _title(view: RunView, now_ns: int, width: int, script: Script) -> Line:
+    left = time_left(view, now_ns)
+    parts = [
+        Part(view.run or "starting", 3),
+        Part("stopping", 0) if stopping(view) else Part(""),
+        Part(duration(elapsed_s(view, now_ns)), 1),
+        Part(f"{duration_range(left.low_s, left.high_s)} left", 2) if left is not None else Part(""),
+    ]
+    return Line(row("t1actors", [p for p in parts if p.text], width, script), "title", 0)
 
 
-def _title(view: RunView, now_ns: int, width: int) -> Line:
-    elapsed = max(0.0, (now_ns - view.first_ns) / 1e9) if view.first_ns is not None else 0.0
-    left = time_left(view)
-    parts = [view.run or "starting", duration(elapsed)]
-    if left is not None:
-        parts.append(f"{duration_range(left.low_s, left.high_s)} left")
-    return _row("t1actors", parts, width, "title")
-
-
-def bar(done: int, total: int, cells: int) -> str:
-    """``cells`` wide; full only when all is done."""
-    full = 0 if total <= 0 else min(cells, done * cells // total)
-    return "█" * full + "░" * (cells - full)
-
-
-def _progress(view: RunView, width: int) -> list[Line]:
+def _steps(view: RunView, width: int, script: Script) -> Line:
     total = view.planned_steps
     done = sum(s.done_ns is not None for s in view.steps.values())
     step = view.current
-    now = f"step {step.step} {step.purpose}" if step is not None else "no step yet"
-    cells = max(5, min(30, width - LABEL - 36))
-    meter = f"{bar(done, total, cells)} {done}/{total}" if total else f"{done} done"
-    return [_row("steps", [meter, now, f"version {step.version_index}" if step else ""], width)]
+    parts = [Part(f"{done}/{total} done" if total else f"{done} done", 0)]
+    if step is None:
+        parts.append(Part("no step yet", 1))
+    elif not view.complete:
+        parts += [Part(step_name(step), 1), Part(f"version {step.version_index}", 2)]
+    return Line(row("steps", parts, width, script, meter=(done, total) if total else None), rank=0)
 
 
-def _trials(step: StepView, width: int) -> Line:
-    total = len(step.trials)
-    working = sum(t.phase == "working" for t in step.trials.values())
-    parts = [f"{total} in, {step.over} out", f"{working} working"]
-    if step.failed:
-        parts.append(f"{step.failed} failed")
-    waiting = sum(t.phase == "waiting" for t in step.trials.values())
-    if waiting:
-        parts.append(f"{waiting} waiting")
-    return _row("trials", parts, width)
+def _trials(view: RunView, step: StepView, width: int, script: Script) -> Line:
+    graded, wanted = trials_graded(step)
+    phases = [t.phase for t in step.trials.values()]
+    parts = [Part(f"{graded}/{wanted} graded", 0)]
+    if step is not view.current:
+        parts.append(Part(f"of step {step.step}", 4))
+    for rank, (phase, words) in enumerate([("failed", "failed"), ("working", "working"), ("waiting", "waiting")], 1):
+        if count := phases.count(phase):
+            parts.append(Part(f"{count} {words}", rank))
+    return Line(row("trials", parts, width, script, meter=(graded, wanted) if wanted else None), rank=1)
 
 
-def _learning(view: RunView, width: int) -> list[Line]:
+def _learning(view: RunView, width: int, script: Script) -> list[Line]:
     lines: list[Line] = []
-    steps = [s for s in view.of_purpose("train") if s.reward_mean is not None]
-    if steps:
-        last, first = steps[-1], steps[0]
-        parts = [
-            f"{figure(last.reward_mean)} (first {figure(first.reward_mean)})",
-            f"passed {percent(last.fraction_mean)}",
-        ]
-        room = width - LABEL - 46
-        if room >= 5:
-            parts.append(sparkline([s.reward_mean or 0.0 for s in steps], room))
-        lines.append(_row("reward", parts, width))
-    if view.trained:
-        update = view.trained[-1].actor
-        assert update is not None
-        lines += _update(view.trained[-1], update, width)
+    rewards = [s.reward_mean for s in view.of_purpose("train") if s.reward_mean is not None]
+    if rewards:
+        fraction = view.of_purpose("train")[-1].fraction_mean
+        first = f"first {figure(rewards[0])}" if len(rewards) > 1 else ""
+        sparks = next((c for c in BAR_CELLS if c <= width - 50), 0)
+        texts = [figure(rewards[-1]), first, f"passed {percent(fraction)}", sparkline(rewards, sparks, script)]
+        lines.append(Line(row("reward", ranked(*texts), width, script), rank=3))
+    if held := _held_out(view):
+        lines.append(Line(row("held out", ranked(*held), width, script), rank=6))
+    trained = view.trained
+    if trained and (update := trained[-1].actor) is not None:
+        values = trained[-1].values
+        variance = figure(values.explained_variance, 2) if values is not None else "-"
+        learning = ranked(
+            f"KL {figure(update.kl)}",
+            f"clip {percent(update.clip_share)}",
+            f"EV {variance}",
+            f"entropy {figure(update.entropy, 2)}",
+            f"stale {update.staleness}",
+        )
+        gap = ranked(
+            f"engine {figure(update.engine_gap_mean)}",
+            f"largest {figure(update.engine_gap_max)}",
+            f"movement {figure(update.policy_movement_mean)}",
+        )
+        lines += [Line(row("update", learning, width, script), rank=7), Line(row("gap", gap, width, script), rank=8)]
     return lines
 
 
-def _update(step: StepView, update: ActorUpdated, width: int) -> list[Line]:
-    gap = [f"engine {figure(update.engine_gap_mean)} max {figure(update.engine_gap_max)}"]
-    gap.append(f"movement {figure(update.policy_movement_mean)}")
-    variance = step.values.explained_variance if step.values is not None else None
-    learning = [f"stale {update.staleness}", f"EV {figure(variance, 2)}", f"clip {percent(update.clip_share)}"]
-    learning += [f"KL {figure(update.kl)}", f"entropy {figure(update.entropy, 2)}"]
-    return [_row("gap", gap, width), _row("update", learning, width)]
+def _held_out(view: RunView) -> list[str]:
+    """Share passed by evaluations: the first, and the last when it is another; sampled, then greedy."""
+    found: list[str] = []
+    for name, greedy in (("", False), ("greedy ", True)):
+        shares = [s.fraction_mean for s in view.of_purpose("evaluate") if (s.temperature == 0) == greedy]
+        if shares:
+            last = f" -> {percent(shares[-1])}" if len(shares) > 1 else ""
+            found.append(f"{name}{percent(shares[0])}{last}")
+    return found
 
 
-def sparkline(values: Sequence[float], cells: int) -> str:
-    """The last ``cells`` values, scaled to their own range."""
-    shown = values[-cells:]
-    low, high = min(shown), max(shown)
-    if high == low:
-        return SPARKS[0] * len(shown)
-    return "".join(SPARKS[round((v - low) / (high - low) * (len(SPARKS) - 1))] for v in shown)
+def _actors(view: RunView, width: int, script: Script) -> list[Line]:
+    rows = crew(view, width, script)
+    if view.complete:
+        rows = [r for r in rows if r.bad]
+    return [Line(r.text, "bad" if r.bad else "plain" if r.busy else "dim", 5 if r.bad else 9) for r in rows]
 
 
-def _actor(actor: ActorView, width: int) -> Line:
-    parts: list[str] = []
-    tone: Tone = "dim"
-    if actor.phase == "stopped":
-        parts.append(f"stopped, {actor.exits[-1]}" if actor.exits else "stopped")
-        tone = "bad" if actor.exits and not actor.exits[-1].startswith("exit 0") else "dim"
-    elif actor.phase == "starting":
-        parts.append("starting")
-    else:
-        doing = [(DOING.get(verb, verb), count) for verb, count in actor.busy.most_common(3) if count > 0]
-        busy = [f"{words} {count}" if count > 1 else words for words, count in doing]
-        parts.append(", ".join(busy) or "idle")
-        tone = "plain" if busy else "dim"
-        parts += [
-            f"{bar(round(i.done), round(i.total), 8)} {i.done:g}/{i.total:g} {i.unit}"
-            for i in list(actor.intents.values())[:1]
-            if i.total
-        ]
-    if actor.restarts:
-        parts.append(f"restarted {actor.restarts}x")
-    return _row(actor.name, parts, width, tone)
-
-
-def _trouble(view: RunView, now_ns: int, width: int) -> list[Line]:
+def _trouble(view: RunView, now_ns: int, width: int, script: Script) -> list[Line]:
     lines: list[Line] = []
     quiet = silence(view, now_ns)
     if quiet is not None and quiet.seconds >= SILENT_S and not view.complete:
-        text = f"no event for {quiet.seconds:.0f} s"
-        parts = [text]
-        if quiet.waiting_for is not None and quiet.left_s is not None:
-            parts = [f"{text}, deadline {quiet.waiting_for.deadline_s or 0:.0f} s", f"{quiet.waiting_for.key}"]
-        lines.append(_row("silence", parts, width, "bad"))
+        text = f"no event for {seconds(quiet.seconds)}"
+        waits: list[str] = []
+        if quiet.waiting_for is not None:
+            waits.append(work(quiet.waiting_for))
+            if quiet.left_s is not None:
+                text += f", deadline {seconds(quiet.waiting_for.deadline_s or 0.0)}"
+                late = quiet.left_s < 0
+                waits.append(f"overdue by {seconds(-quiet.left_s)}" if late else f"{seconds(quiet.left_s)} left")
+            else:
+                waits.append("no deadline")
+        if quiet.missing:
+            waits = [f"{', '.join(quiet.missing)} to {'stop' if stopping(view) else 'start'}", *waits]
+        lines.append(Line(row("silence", [Part(text)], width, script), "bad", 2))
+        if waits:
+            lines.append(Line(row("waits for", ranked(*waits), width, script), "bad", 4))
+    if view.stop_requested and not view.complete:
+        parts = ranked(f"after {phase_words(view) or 'what is under way'}", AGAIN, longest_words(view))
+        lines.append(Line(row("stopping", parts, width, script), "title", 1))
     if view.failures:
         causes = [f"{count} x {cause}" for cause, count in view.failures.most_common(3)]
-        lines.append(_row("uncounted", causes, width, "bad"))
+        lines.append(Line(row("uncounted", ranked(*causes), width, script), "bad", 3))
     if view.failed_reason:
-        lines.append(_row("failed", [view.failed_reason], width, "bad"))
+        lines.append(Line(row("failed", [Part(view.failed_reason)], width, script), "bad", 1))
     elif view.stopped_reason is not None:
-        lines.append(_row("stopped", [view.stopped_reason], width, "good" if view.finished else "bad"))
+        tone = "good" if view.finished else "bad"
+        lines.append(Line(row("ended", [Part(view.stopped_reason)], width, script), tone, 1))
     return lines

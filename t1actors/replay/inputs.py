@@ -6,7 +6,7 @@ the recorded results beside them only to compare with; a log that lacks somethin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -105,9 +105,10 @@ class RunInputs:
         return sealed
 
 
-def read_inputs(log: Log) -> RunInputs:
-    """The fold of the whole log. Raises ``ReplayImpossible``, and what reading the log raises (``LogError``)."""
-    return fold_inputs(_events(log))
+def read_inputs(log: Log, progress: Callable[[int], None] | None = None) -> RunInputs:
+    """The fold of the whole log; ``progress`` hears how many events were read. Raises ``ReplayImpossible``, and what
+    reading the log raises (``LogError``)."""
+    return fold_inputs(_events(log, progress))
 
 
 def fold_inputs(events: Iterable[AnyEvent | UnknownEvent]) -> RunInputs:
@@ -126,8 +127,10 @@ def fold_inputs(events: Iterable[AnyEvent | UnknownEvent]) -> RunInputs:
     return inputs
 
 
-def _events(log: Log) -> Iterator[AnyEvent | UnknownEvent]:
-    for entry in merged(log):
+def _events(log: Log, progress: Callable[[int], None] | None) -> Iterator[AnyEvent | UnknownEvent]:
+    for done, entry in enumerate(merged(log)):
+        if progress is not None:
+            progress(done)
         if _kind.decode(entry.raw).kind in _READ:
             yield decode(entry.raw)
 

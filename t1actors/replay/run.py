@@ -3,6 +3,7 @@
     report = replay(Path("runs/demo"), 7)            # report.text(), report.exit_status
     replayer = Replayer.open(Path("runs/demo"))       # many steps: what one computed serves the next
     replayer.step(7, edit=lambda batch: ...)         # what if: another batch, another configuration
+    replayer.step(7, inspect=print)                   # every update of the actor, before it is made
 
 Guarantees: deterministic; reads the run, never writes to it; uses recorded weights, states, trajectories, rewards and
 configuration as inputs and recorded results only to compare with; a step whose ground differs already is reported at the
@@ -11,7 +12,7 @@ earlier step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from t1actors.actors.training import environment
@@ -25,7 +26,8 @@ from t1actors.replay.compare import levels_of, locate
 from t1actors.replay.inputs import ReplayImpossible, RunInputs, read_inputs
 from t1actors.replay.report import Difference, EnvironmentChange, Level, ReplayReport
 from t1actors.tito.record import digest as record_digest
-from t1actors.train.batch import batch_digest
+from t1actors.train.batch import Batch, batch_digest
+from t1actors.train.inspection import Inspect
 
 
 class Replayer:
@@ -37,34 +39,73 @@ class Replayer:
         self._chain = Chain(inputs, blobs)
 
     @classmethod
-    def open(cls, run_dir: Path) -> Replayer:
-        """The run in a directory. Raises ``ReplayImpossible``."""
+    def open(cls, run_dir: Path, progress: Callable[[int, int], None] | None = None) -> Replayer:
+        """The run in a directory; ``progress`` hears of events: read, total. Raises ``ReplayImpossible``."""
         if not (run_dir / "log").is_dir():
             raise ReplayImpossible(f"{run_dir} has no folder log/: it is not the directory of a run")
         try:
-            inputs = read_inputs(FileLog(run_dir / "log"))
+            log = FileLog(run_dir / "log")
+            if progress is None:
+                inputs = read_inputs(log)
+            else:
+                total = log.events()
+                inputs = read_inputs(log, lambda done: progress(done, total))
         except (LogError, ConfigError) as error:
             raise ReplayImpossible(f"{run_dir}: {error}") from error
         return cls(inputs, FileBlobs(run_dir / "blobs"))
 
-    def step(self, number: int, *, edit: Edit | None = None, train: TrainConfig | None = None) -> ReplayReport:
-        """Replay one step; with ``edit`` or ``train`` the step alone is run otherwise (its ground as recorded)."""
+    def step(
+        self,
+        number: int,
+        *,
+        edit: Edit | None = None,
+        train: TrainConfig | None = None,
+        inspect: Inspect | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> ReplayReport:
+        """Replay one step. Never raises for what is wrong with the run: the report says it.
+
+        Args:
+            edit: batch -> batch: the step alone is run on that one, its ground as recorded. ``Batch.without`` and
+                ``Batch.of`` make one.
+            train: as ``edit``, with another configuration.
+            inspect: called with each update of the step's actor before it is made (``train.inspection``); changes no bit,
+                and what it raises is raised here.
+            progress: hears of the steps that must be run again for it: done, total.
+        """
         purpose = self.inputs.steps[number].opened.purpose if number in self.inputs.steps else ""
         try:
             if purpose == "evaluate":
                 return self._evaluation(number)
-            return self._training(number, edit, train)
+            return self._training(number, edit, train, inspect, progress)
         except ReplayImpossible as error:
             return ReplayReport(number, purpose, impossible=str(error))
 
-    def all(self) -> Iterator[ReplayReport]:
-        """Every evaluated or trained step, in order; each begins from what the one before computed. A step that the
-        run's end cut off before anything of it was trained is left out."""
-        for number, step in sorted(self.inputs.steps.items()):
-            if step.sealed is not None and (step.opened.purpose == "evaluate" or step.results):
-                yield self.step(number)
+    def batch(self, number: int) -> Batch:
+        """The step's batch from the recorded trajectories. Raises ``ReplayImpossible`` naming the trial."""
+        return self._chain.batch(number)
 
-    def _training(self, number: int, edit: Edit | None, train: TrainConfig | None) -> ReplayReport:
+    def all(self) -> Iterator[ReplayReport]:
+        """Every step of ``numbers``, in order; each begins from what the one before computed."""
+        return map(self.step, self.numbers())
+
+    def numbers(self) -> list[int]:
+        """Every evaluated or trained step. One that the run's end cut off before anything of it was trained is left
+        out."""
+        return [
+            number
+            for number, step in sorted(self.inputs.steps.items())
+            if step.sealed is not None and (step.opened.purpose == "evaluate" or step.results)
+        ]
+
+    def _training(
+        self,
+        number: int,
+        edit: Edit | None,
+        train: TrainConfig | None,
+        inspect: Inspect | None,
+        progress: Callable[[int, int], None] | None,
+    ) -> ReplayReport:
         recorded = self.inputs.step(number)
         purpose = recorded.opened.purpose
         self.inputs.sealed(number)
@@ -73,9 +114,13 @@ class Replayer:
         plan = self._chain.plan(number)
         steps = tuple(planned.step for planned in plan)
         changes = self._environment()
-        for planned in plan:
+        for done, planned in enumerate(plan):
+            if progress is not None:
+                progress(done, len(plan))
             target = planned.step == number
-            run = self._chain.run(planned, edit=edit if target else None, train=train if target else None)
+            run = (
+                self._chain.run(planned, edit=edit, train=train, inspect=inspect) if target else self._chain.run(planned)
+            )
             levels = levels_of(self.inputs.step(planned.step), run)
             config = (train if target else None) or self.inputs.config.train
             first = locate(self.inputs, self._blobs, run, levels, config)

@@ -28,6 +28,7 @@ from t1actors.events import (
     Graded,
     Isolation,
     Payload,
+    ProgressReported,
     RunFinished,
     RunStarted,
     RunStopped,
@@ -38,6 +39,7 @@ from t1actors.events import (
     StepOpened,
     Tensor,
     TrajectoryAssembled,
+    TrialFailed,
     TrialSpec,
     TurnExecuted,
     TurnSampled,
@@ -387,3 +389,17 @@ def whole_run(recorder: Recorder) -> None:
             )
     recorder.emit("publisher", RunFinished(steps=7, version="version-2"), seconds=0.1)
     recorder.emit("supervisor", RunStopped(reason="finished", cpu_s=12.5), seconds=0.1)
+
+
+def half_a_run(recorder):
+    """In the middle of a training step: one trial failed, one graded, the actor's training reports its progress."""
+    start(recorder)
+    open_step(recorder, 0, "evaluate")
+    for n in range(2):
+        run_trial(recorder, f"s0.t{n}", passed=n + 1, version=0)
+    seal(recorder, 0, "evaluate", [1, 2])
+    open_step(recorder, 1, "train")
+    run_trial(recorder, "s1.t0", passed=1, version=0)
+    recorder.emit("pool", TrialFailed(trial="s1.t1", cause="SandboxDied", detail="gone"))
+    recorder.emit("actor", EffectIntended(key="step/0/actor", effect_kind="Update", effect=b"\x80"))
+    recorder.emit("actor", ProgressReported(key="step/0/actor", done=2, total=4, unit="batches"))
