@@ -14,6 +14,7 @@ import blake3
 from t1actors.config import Config
 from t1actors.events import Purpose, TrialSpec
 from t1actors.runtime.actor import Unrecoverable
+from t1actors.tasks.choice import TaskChoice, read_choice
 from t1actors.tasks.pools import KINDS, PoolKind, draw, pool_names, turn_limit
 from t1actors.tasks.task import TaskError
 
@@ -65,12 +66,17 @@ def trial_seed(run_seed: int, trial: str) -> int:
 class Schedule:
     """The steps of a run: held-out evaluation (sampled, then greedy), warm-up, recalibration, training, evaluation again."""
 
-    def __init__(self, config: Config, run_dir: Path) -> None:
-        """Raises ``Unrecoverable``: the tasks cannot be listed, or a step would have none."""
+    def __init__(self, config: Config, run_dir: Path, chosen: TaskChoice | None = None) -> None:
+        """``chosen``: of a directory, the tasks to draw from; by default what the run in ``run_dir`` chose when it began.
+
+        Raises ``Unrecoverable``: the tasks cannot be listed, or a step would have none.
+        """
         self._config = config
         self._purposes = purposes(config)
         try:
-            self._pools = {kind: pool_names(config.tasks, kind) for kind in KINDS}
+            choice = chosen or read_choice(run_dir)
+            names = choice.names if choice is not None else None
+            self._pools = {kind: pool_names(config.tasks, kind, names) for kind in KINDS}
         except TaskError as error:
             raise Unrecoverable(str(error)) from error
         for purpose, kind in _POOL_OF.items():
@@ -80,6 +86,10 @@ class Schedule:
                     "for them (of a directory, at most a fifth each goes to the held-out and the warm-up pool); add tasks, "
                     f"raise tasks.{_COUNT_OF[kind]}, or leave these steps out"
                 )
+
+    def pool(self, kind: PoolKind) -> list[str]:
+        """The names of its tasks."""
+        return self._pools[kind]
 
     def __len__(self) -> int:
         return len(self._purposes)

@@ -1,4 +1,4 @@
-"""`t1 run`: a run from its configuration to its report.
+"""`t1 run`: a run from its configuration to its report, and on from where it was stopped.
 
 The run itself is the supervisor's (``runtime.supervisor``); this is what a person sees of it: checks before it starts, a
 display beside it that reads the log, a report after it, and where everything is.
@@ -6,9 +6,11 @@ display beside it that reads the log, a report after it, and where everything is
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -16,22 +18,26 @@ from typing import Annotated
 import trio
 from cyclopts import Parameter
 
-from t1actors.cli.checks import bad, config_checks, machine_checks, sandbox_checks
-from t1actors.cli.errors import FAILED, INTERRUPTED, CommandFailed
+from t1actors.cli.checks import bad, machine_checks, sandbox_checks
+from t1actors.cli.checks_machine import memory_left_bytes
+from t1actors.cli.ending import conclude, resume_command
+from t1actors.cli.errors import INTERRUPTED, CommandFailed, WrongUsage, explain
+from t1actors.cli.preflight import preflight, with_full_paths
+from t1actors.cli.resume import find_stopped_run
 from t1actors.cli.settings import ConfigFile, Sets
 from t1actors.config import Config, preset_names, resolve
 from t1actors.log.filelog import FileLog
 from t1actors.observe.display import DisplayMode, open_display
-from t1actors.observe.figures import Figures
 from t1actors.observe.fold import fold_frame
 from t1actors.observe.follow import follow
 from t1actors.observe.happenings import Happening, happenings
-from t1actors.observe.quantities import duration, figure, percent
 from t1actors.observe.view import RunView
 from t1actors.runtime.fingerprint import environment
 from t1actors.runtime.supervisor import ActorPlan, RunPlan, RunResult, supervise
+from t1actors.tasks.choice import write_choice
 
 RUNS = Path("runs")
+DEFAULT_PRESET = "demo"
 ACTORS = {
     "publisher": "t1actors.actors.publisher:Publisher",
     "pool": "t1actors.actors.pool:Pool",
@@ -53,32 +59,58 @@ REFRESH_S = 0.25
 
 def run(
     *,
-    preset: Annotated[str, Parameter(help=f"One of {', '.join(preset_names())}.")] = "demo",
+    preset: Annotated[
+        str | None, Parameter(help=f"One of {', '.join(preset_names())}; {DEFAULT_PRESET} by default.")
+    ] = None,
     config: ConfigFile = None,
     sets: Sets = (),
+    tasks: Annotated[Path | None, Parameter(help="A directory of tasks; short for --set tasks.source=DIR.")] = None,
+    model: Annotated[Path | None, Parameter(help="A model folder; short for --set model.policy=FOLDER.")] = None,
     directory: Annotated[
         Path | None, Parameter(name="--dir", help="The run's directory; a new one by default.")
     ] = None,
+    resume: Annotated[Path | None, Parameter(help="Go on with the stopped run in this directory.")] = None,
     display: Annotated[DisplayMode, Parameter(help="How to show what goes on.")] = "auto",
 ) -> int:
-    """Start a run, show it, and write its report.
+    """Start a run, or go on with a stopped one, show it, and write its report.
 
-    Ctrl-C once stops it cleanly; twice at once. Nothing that was acknowledged is lost either way.
+    Ctrl-C once stops it after the phase it is in; twice at once; three times kills it. Nothing that was recorded is lost
+    in any case, and `--resume` goes on from there with the run's own configuration.
 
     Example: `t1 run --preset smoke --set run.seed=1 --dir runs/mine`
+
+    Example: `t1 run --resume runs/mine`
+
+    Example: `t1 run --preset smoke --tasks my-tasks --model my-model`
     """
-    resolved = resolve(preset=preset, file=config, sets=sets).config
+    if resume is not None:
+        given = {"--preset": preset, "--config": config, "--set": sets, "--tasks": tasks, "--model": model}
+        _only_resume({**given, "--dir": directory}, resume)
+        return _go_on(resume, display)
+    shortcuts = _shortcuts(sets, {"tasks.source": ("--tasks", tasks), "model.policy": ("--model", model)})
+    preset = preset or DEFAULT_PRESET
+    resolved = with_full_paths(resolve(preset=preset, file=config, sets=[*sets, *shortcuts]).config)
     run_dir = directory or RUNS / f"{preset}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     if (run_dir / "log").exists():
-        raise CommandFailed(f"{run_dir} holds a run already; choose another --dir, or leave it out for a new one")
-    config_checks(resolved)
-    checks = [*machine_checks(run_dir), *trio.run(sandbox_checks)]
-    if bad(checks):
-        raise CommandFailed("; ".join(check.text for check in bad(checks)) + "; `t1 doctor` shows all checks")
-    run_dir.mkdir(parents=True, exist_ok=True)
-    _point_latest_at(run_dir)
-    result = trio.run(_supervised, run_plan(run_dir, resolved), display)
-    return _conclude(run_dir, result, quiet=display in ("quiet", "json"))
+        raise CommandFailed(
+            f"{run_dir} holds a run already; choose another --dir, or leave it out for a new one; to go on with it: "
+            f"{resume_command(run_dir)}"
+        )
+    found = preflight(resolved, memory_left_bytes())
+    _check_machine(run_dir)
+    run_dir = _make_directory(run_dir, given=directory is not None)
+    if found.choice is not None:
+        write_choice(run_dir, found.choice)
+        (run_dir / "tasks.md").write_text(found.tasks_md)
+    _say(found.lines, display)
+    return _show_and_conclude(run_dir, resolved, display)
+
+
+def _go_on(given: Path, display: DisplayMode) -> int:
+    stopped = find_stopped_run(given)
+    _check_machine(stopped.run_dir)
+    _say(stopped.lines, display)
+    return _show_and_conclude(stopped.run_dir, stopped.config, display, stopped.sessions)
 
 
 def run_plan(run_dir: Path, config: Config) -> RunPlan:
@@ -97,31 +129,62 @@ def _actors(config: Config) -> list[tuple[str, str]]:
     return [*ACTORS.items(), *replicas]
 
 
-async def _supervised(plan: RunPlan, mode: DisplayMode) -> RunResult:
-    """The supervisor, and beside it a display that ends when all is shown."""
-    ended = trio.Event()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_show, plan.run_dir, mode, ended)
-        result = await supervise(plan)
-        ended.set()
-    return result
+# --- before it ----------------------------------------------------------------------------------------------------------
 
 
-async def _show(run_dir: Path, mode: DisplayMode, ended: trio.Event) -> None:
-    view = RunView()
-    display = open_display(mode)
-    try:
-        async for frames in follow(FileLog(run_dir / "log"), ended=ended.is_set):
-            happened: list[tuple[int, Happening]] = []
-            for frame in frames:
-                events = fold_frame(view, frame)
-                happened += [(frame.head.wall_ns, h) for h in happenings(view, events)]
-            display.show(happened, view, time.time_ns())
-            # A redraw costs more than what it shows: gather for a moment.
-            with trio.move_on_after(REFRESH_S):
-                await ended.wait()
-    finally:
-        display.close(view, time.time_ns())
+def _only_resume(others: dict[str, object], run_dir: Path) -> None:
+    given = [name for name, value in others.items() if value]
+    if given:
+        raise WrongUsage(
+            f"--resume {run_dir} with {', '.join(given)}: a resumed run keeps its own configuration, that of "
+            f"{run_dir / 'config.toml'}; leave {'it' if len(given) == 1 else 'them'} out, or begin a new run"
+        )
+
+
+def _shortcuts(sets: Sequence[str], shortcuts: dict[str, tuple[str, Path | None]]) -> list[str]:
+    """``key=value`` for each shortcut that was given."""
+    found: list[str] = []
+    for key, (option, value) in shortcuts.items():
+        if value is None:
+            continue
+        if any(text.partition("=")[0].strip() == key for text in sets):
+            raise WrongUsage(
+                f"{option} {value} is short for --set {key}=..., which is there too; leave one of them out"
+            )
+        found.append(f"{key}={value.absolute()}")
+    return found
+
+
+def _check_machine(run_dir: Path) -> None:
+    checks = bad([*machine_checks(run_dir), *trio.run(sandbox_checks)])
+    if checks:
+        raise CommandFailed("; ".join(check.text for check in checks) + "; `t1 doctor` shows all checks")
+
+
+def _say(lines: Sequence[str], display: DisplayMode) -> None:
+    """What a person should know before the display begins; stdout is only for JSON lines where those are asked for."""
+    if display != "quiet":
+        print(
+            "\n".join(lines),
+            end="\n" if lines else "",
+            file=sys.stderr if display == "json" else sys.stdout,
+            flush=True,
+        )
+
+
+def _make_directory(run_dir: Path, *, given: bool) -> Path:
+    """Two runs that begin in the same second get one each, unless it was asked for by name."""
+    place = run_dir
+    for number in itertools.count(2):
+        try:
+            place.mkdir(parents=True, exist_ok=given)
+        except FileExistsError:
+            if given:
+                raise
+            place = run_dir.with_name(f"{run_dir.name}-{number}")
+        else:
+            break
+    return place
 
 
 def _point_latest_at(run_dir: Path) -> None:
@@ -133,57 +196,49 @@ def _point_latest_at(run_dir: Path) -> None:
         fresh.replace(link)
 
 
-# --- after the run --------------------------------------------------------------------------------------------------
+# --- the run, and the display beside it ---------------------------------------------------------------------------------
 
 
-def _conclude(run_dir: Path, result: RunResult, *, quiet: bool) -> int:
-    from t1actors.observe.report import write_report
-
-    found = write_report(run_dir)
-    if not quiet:
-        print("\n".join(_last_lines(run_dir, result, found)))
-    if result.reason == "failed":
-        for line in result.log_tail:
-            print(f"  {line}", file=sys.stderr)
-        print(f"t1: the run failed: {result.detail}", file=sys.stderr)
-        return FAILED
-    return INTERRUPTED if result.reason == "interrupted" else 0
-
-
-def _last_lines(run_dir: Path, result: RunResult, found: Figures) -> list[str]:
-    t1 = _command()
-    lines = [f"{result.reason}: {found.steps} training steps, {duration(result.seconds)} wall, "
-             f"{duration(result.cpu_seconds)} CPU"]  # fmt: skip
-    if found.comparable and found.reward_first5 is not None:
-        gain = f" ({found.reward_gain:.2f} times)" if found.reward_gain is not None else ""
-        lines.append(
-            f"reward   {figure(found.reward_first5)} -> {figure(found.reward_last5)}{gain}, first 5 and last 5 steps"
-        )
-    elif found.reward_last5 is not None:
-        lines.append(
-            f"reward   {figure(found.reward_last5)} (too few training steps to compare the first and the last five)"
-        )
-    if found.heldout_after is not None:
-        line = f"held out {percent(found.heldout_before)} -> {percent(found.heldout_after)} of assertions passed"
-        lines.append(f"{line}; greedy {percent(found.sft_greedy)} -> {percent(found.trained_greedy)}")
-    lines.append(f"report   {run_dir / 'report.md'} (report.json, plots/)")
-    if (run_dir / "model" / "config.json").exists():
-        lines.append(f"model    {run_dir / 'model'} (a Hugging Face folder)")
-    lines.append(f"log      {run_dir / 'log'}")
-    if found.by_step:
-        trained = [s.step for s in found.by_step if s.staleness is not None]
-        step = trained[-1] if trained else found.by_step[-1].step
-        lines.append(f"next     {t1} replay {run_dir} --step {step}   re-execute a step and compare every digest")
-        lines.append(f"         {t1} log cat {run_dir} --trial s{step}.t0   what one trial did")
-    return lines
-
-
-def _command() -> str:
-    """How `t1` was called, as short as it can be typed again."""
-    called = Path(sys.argv[0])
-    if called.name != "t1":
-        return "t1"
+def _show_and_conclude(run_dir: Path, config: Config, display: DisplayMode, sessions: int = 0) -> int:
+    _point_latest_at(run_dir)
     try:
-        return str(called.absolute().relative_to(Path.cwd()))
-    except ValueError:
-        return "t1"
+        result = trio.run(_supervised, run_plan(run_dir, config), display, sessions)
+        return conclude(run_dir, result, quiet=display in ("quiet", "json"))
+    except KeyboardInterrupt:
+        # Before its first event or behind its last: the supervisor takes every signal in between.
+        print(f"t1: interrupted; `t1 report {run_dir}` makes the report of what there is", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        if explain(error) is not None:  # a full disk, say: main tells it; here is how to go on afterwards
+            print(f"resume   {resume_command(run_dir)}", file=sys.stderr)
+        raise
+
+
+async def _supervised(plan: RunPlan, mode: DisplayMode, sessions: int) -> RunResult:
+    """The supervisor, and beside it a display that ends when all is shown."""
+    ended = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_show, plan.run_dir, mode, ended, sessions)
+        result = await supervise(plan)
+        ended.set()
+    return result
+
+
+async def _show(run_dir: Path, mode: DisplayMode, ended: trio.Event, sessions: int) -> None:
+    """What happened in earlier ``sessions`` is part of the view and is not told again."""
+    view = RunView()
+    display = open_display(mode)
+    try:
+        async for frames in follow(FileLog(run_dir / "log"), ended=ended.is_set, sessions=sessions):
+            happened: list[tuple[int, Happening]] = []
+            for frame in frames:
+                events = fold_frame(view, frame)
+                if view.sessions > sessions:
+                    happened += [(frame.head.wall_ns, h) for h in happenings(view, events)]
+            if view.sessions > sessions:
+                display.show(happened, view, time.time_ns())
+            # A redraw costs more than what it shows: gather for a moment.
+            with trio.move_on_after(REFRESH_S):
+                await ended.wait()
+    finally:
+        display.close(view, time.time_ns())

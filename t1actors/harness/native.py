@@ -24,8 +24,8 @@ from t1actors.models.tokenizer import ChatmlIds, SpecialIds, Tokenizer
 
 SUBMIT = "submit"
 SYSTEM = (
-    "You work in a Linux shell. Answer each message with one shell command and nothing else; you will be shown its output and "
-    f"its exit status (rc). When the task is done, answer {SUBMIT}."
+    "You work in a Linux shell. Answer each message with one shell command and nothing else; you will be shown its output "
+    f"and its exit status (rc). When the task is done, answer {SUBMIT}."
 )
 """What a model of ChatML is told first; our own models were taught it."""
 

@@ -73,6 +73,22 @@ class JournalLock:
         return os.pread(self._descriptor, _RECORD_BYTES, 0).decode("utf-8", errors="replace")
 
 
+def holder_in(directory: Path) -> Holder | None:
+    """Who holds the lock in ``directory`` now; None when nobody does. The lock is taken for an instant to find out, which an
+    opener's patience outlasts."""
+    try:
+        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        if _take(descriptor):
+            return None
+        text = os.pread(descriptor, _RECORD_BYTES, 0).decode("utf-8", errors="replace").strip(" \n\0")
+        return msgspec.json.decode(text, type=Holder) if text else Holder()
+    finally:
+        os.close(descriptor)
+
+
 def _take(descriptor: int) -> bool:
     """Whether the lock was to be had."""
     deadline = time.monotonic() + _PATIENCE_S

@@ -1,6 +1,7 @@
 """The supervisor's journal: who was started, is ready, has stopped, and how the run began and ended.
 
-Guarantees: ``record`` returns when the events are durable; records never interleave; each rests on what it names.
+Guarantees: ``record`` returns when the events are durable; records never interleave; each rests on what it names and on what
+those before it did, earlier sessions included.
 An actor's epoch is what its journal said when it was opened; the supervisor reports it and never makes one up.
 """
 
@@ -51,6 +52,7 @@ class Chronicle:
         self._in_thread = in_thread
         self._lock = anyio.Lock()
         self.session = self._writer.epoch
+        self._vector = _last_vector(log)
 
     async def begin(self, run_dir: Path, config: Config, environment: Mapping[str, str]) -> None:
         """RunStarted."""
@@ -68,16 +70,17 @@ class Chronicle:
 
     async def record(self, events: Sequence[AnyEvent], *, rests_on: Mapping[str, int] | None = None) -> None:
         """Appends ``events`` as one frame. Not interrupted by a cancellation: it may have landed."""
-        head = CommitHead(
-            vector=dict(rests_on or {}),
-            code=self._code,
-            wall_ns=self._clock.wall_ns(),
-            mono_ns=self._clock.mono_ns(),
-            boot_id=self._clock.boot_id,
-        )
         encoded = [encode(event) for event in events]
         with anyio.CancelScope(shield=True):
             async with self._lock:
+                self._vector |= rests_on or {}
+                head = CommitHead(
+                    vector=dict(self._vector),
+                    code=self._code,
+                    wall_ns=self._clock.wall_ns(),
+                    mono_ns=self._clock.mono_ns(),
+                    boot_id=self._clock.boot_id,
+                )
                 if self._in_thread:
                     await anyio.to_thread.run_sync(self._writer.append, head, encoded)
                 else:
@@ -90,3 +93,12 @@ class Chronicle:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._writer.close()
+
+
+def _last_vector(log: Log) -> dict[str, int]:
+    """What the supervisor's last frame rests on."""
+    vector: dict[str, int] = {}
+    with closing(log.open_reader(SUPERVISOR)) as reader:
+        while frames := reader.read():
+            vector = dict(frames[-1].head.vector)
+    return vector

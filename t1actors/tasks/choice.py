@@ -69,3 +69,11 @@ def choice_digest(run_dir: Path) -> str:
         return blake3.blake3((run_dir / CHOICE).read_bytes()).hexdigest()
     except FileNotFoundError:
         return ""
+
+
+def changed(name: str, how: str) -> str:
+    """What is said of a chosen task that is not what it was."""
+    return (
+        f"task {name} is not what it was when the run began ({how}); restore it and resume the run, or begin a new one with "
+        "the tasks as they are"
+    )

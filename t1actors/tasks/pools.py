@@ -23,14 +23,14 @@ DEMONSTRATION_SEED = 10_000_000
 BUILTIN = "builtin"
 
 
-def pool_names(tasks: TasksConfig, kind: PoolKind) -> list[str]:
-    """Names of the tasks of one pool. Built-in names are computed; those of a directory are listed.
+def pool_names(tasks: TasksConfig, kind: PoolKind, chosen: Sequence[str] | None = None) -> list[str]:
+    """Names of the tasks of one pool. Built-in names are computed; those of a directory are ``chosen`` ones, or listed.
 
     Raises:
         TaskError: pools overlap, the directory has no tasks, or a level is not one of the built-in ones.
     """
     if tasks.source != BUILTIN:
-        return _directory_pool(Path(tasks.source), tasks, kind)
+        return _directory_pool(_listed(Path(tasks.source)) if chosen is None else chosen, tasks, kind)
     unknown = [level for level in tasks.levels if level not in LEVELS]
     if unknown:
         raise TaskError(f"tasks.levels: no level {unknown[0]}; built-in tasks have levels {LEVELS[0]} to {LEVELS[-1]}")
@@ -93,9 +93,21 @@ def turn_limit(task: Task | str, rollout: RolloutConfig) -> int:
     return min(rollout.turn_limit, sub_goals + rollout.turn_slack)
 
 
-def _directory_pool(directory: Path, tasks: TasksConfig, kind: PoolKind) -> list[str]:
+def _directory_pool(names: Sequence[str], tasks: TasksConfig, kind: PoolKind) -> list[str]:
     """A directory's tasks in an order that only their names decide, cut into held-out, warm-up and train: the first two
     take what the configuration asks for, at most a fifth each."""
+    ordered = sorted(names, key=lambda name: sha256(name.encode()).digest())
+    heldout = min(tasks.heldout_per_level, len(ordered) // 5)
+    warmup = min(tasks.warmup_count, len(ordered) // 5)
+    parts = {
+        "heldout": ordered[:heldout],
+        "warmup": ordered[heldout : heldout + warmup],
+        "train": ordered[heldout + warmup :],
+    }
+    return sorted(parts[kind])
+
+
+def _listed(directory: Path) -> list[str]:
     if not directory.is_dir():
         raise TaskError(
             f"tasks.source = {str(directory)!r}: no such directory; name one that holds a folder a task, or {BUILTIN!r}"
@@ -105,12 +117,4 @@ def _directory_pool(directory: Path, tasks: TasksConfig, kind: PoolKind) -> list
     ]
     if not found:
         raise TaskError(f"tasks.source = {str(directory)!r}: no folder with a task.toml in it")
-    ordered = sorted(found, key=lambda name: sha256(name.encode()).digest())
-    heldout = min(tasks.heldout_per_level, len(ordered) // 5)
-    warmup = min(tasks.warmup_count, len(ordered) // 5)
-    parts = {
-        "heldout": ordered[:heldout],
-        "warmup": ordered[heldout : heldout + warmup],
-        "train": ordered[heldout + warmup :],
-    }
-    return sorted(parts[kind])
+    return found

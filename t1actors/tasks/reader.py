@@ -23,6 +23,15 @@ from t1actors.tasks.task import Environment, Task, TaskError
 VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4")
 _RESERVED = ("", "bin", "dev", "etc", "lib", "lib64", "logs", "proc", "sbin", "sys", "tests", "usr")
 """No working directory begins here: the tree an agent leaves is graded as a mount of its own."""
+KEYS = (
+    "version", "schema_version", "source", "solution", "task", "name",
+    "metadata.t1.expected", "metadata.t1.control", "metadata.t1.families", "metadata.t1.level", "metadata.t1.sub_goals",
+    "metadata.t1.seed", "verifier.timeout_sec", "agent.timeout_sec", "environment.docker_image",
+    "environment.build_timeout_sec", "environment.cpus", "environment.memory_mb", "environment.memory",
+    "environment.storage_mb", "environment.storage", "environment.allow_internet", "environment.gpus",
+    "environment.gpu_types",
+)  # fmt: skip
+"""Keys of task.toml that mean something here, or in Harbor; for telling a misspelt one."""
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 _MB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 """Harbor's older sizes are strings ("2G"); a bare number is megabytes."""

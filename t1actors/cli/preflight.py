@@ -1,0 +1,211 @@
+"""What a run brings of its own, looked at before it starts: the tasks of a directory, the model folder.
+
+Guarantees: a run starts only with a model that can be loaded and encoded for, and with pools that are not empty; which
+tasks of the directory it uses is decided here, once, and why the others are left out is told. No torch is imported.
+
+Left to others: what a task must be (``tasks.reader``), whether machine and sandbox are fit (``cli.checks``).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from t1actors.actors.schedule import Schedule
+from t1actors.cli.errors import CommandFailed
+from t1actors.config import Config
+from t1actors.harness.native import NativeHarness
+from t1actors.models.fit import ModelFacts, check_model
+from t1actors.models.folder import BUILTIN_PREFIX
+from t1actors.observe.quantities import size
+from t1actors.runtime.actor import Unrecoverable
+from t1actors.tasks.choice import ChosenTask, LeftOutTask, TaskChoice, changed
+from t1actors.tasks.pools import BUILTIN, KINDS
+from t1actors.tasks.reader import KEYS, read_task, task_digest
+from t1actors.tasks.task import Task, TaskError
+
+SHOWN = 4
+"""Left-out tasks that are named on the terminal; ``tasks.md`` names all."""
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """``lines`` are for the terminal; ``tasks_md`` is empty where the tasks are built in."""
+
+    choice: TaskChoice | None
+    lines: tuple[str, ...]
+    tasks_md: str = ""
+
+
+def with_full_paths(config: Config) -> Config:
+    """The same with absolute paths, so that a run can be resumed from anywhere."""
+    model, tasks = config.model, config.tasks
+    if not model.policy.startswith(BUILTIN_PREFIX):
+        model = replace(model, policy=str(Path(model.policy).absolute()))
+    if model.critic != "policy" and not model.critic.startswith(BUILTIN_PREFIX):
+        model = replace(model, critic=str(Path(model.critic).absolute()))
+    if tasks.source != BUILTIN:
+        tasks = replace(tasks, source=str(Path(tasks.source).absolute()))
+    return replace(config, model=model, tasks=tasks)
+
+
+def preflight(config: Config, memory_bytes: int | None) -> Preflight:
+    """Look at what ``config`` names; ``memory_bytes`` is what this machine has available, where that is known.
+
+    Raises ``CommandFailed``, ``ModelFolderError``, ``TaskError``.
+    """
+    facts, tokenizer = check_model(config)
+    lines = _model_lines(config, facts, memory_bytes)
+    if config.tasks.source == BUILTIN:
+        _pools(config, None)
+        return Preflight(None, tuple(lines))
+    choice, notes = choose_tasks(config, NativeHarness(tokenizer))
+    schedule = _pools(config, choice)
+    count = len(choice.usable) + len(choice.left_out)
+    sizes = ", ".join(f"{len(schedule.pool(kind))} {kind}" for kind in KINDS if schedule.pool(kind))
+    lines.append(f"tasks  usable {len(choice.usable)} of {count} in {choice.source}: {sizes}")
+    lines += [f"       left out {task.name}: {task.reason}" for task in choice.left_out[:SHOWN]]
+    if len(choice.left_out) > SHOWN:
+        lines.append(f"       and {len(choice.left_out) - SHOWN} more; tasks.md in the run's directory has all")
+    lines += [f"       {note}" for note in [*notes, *_repeats(config, schedule)]]
+    return Preflight(choice, tuple(lines), _tasks_md(choice, schedule, notes))
+
+
+def check_unchanged(config: Config, choice: TaskChoice) -> None:
+    """The chosen tasks are what they were when the run began. Raises ``CommandFailed`` naming the first that is not."""
+    for task in choice.usable:
+        folder = Path(config.tasks.source) / task.name
+        if not folder.is_dir():
+            raise CommandFailed(changed(task.name, f"{folder} is not there"))
+        digest = task_digest(folder)
+        if digest != task.digest:
+            raise CommandFailed(changed(task.name, f"its files have the digest {digest[:16]}, not {task.digest[:16]}"))
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def choose_tasks(config: Config, harness: NativeHarness) -> tuple[TaskChoice, list[str]]:
+    """The directory's tasks, each usable or left out with its reason, and what is worth knowing of the usable ones.
+
+    Raises ``TaskError`` when there is no such directory, ``CommandFailed`` when none is usable.
+    """
+    directory = Path(config.tasks.source)
+    if not directory.is_dir():
+        raise TaskError(
+            f"tasks.source = {str(directory)!r}: no such directory; name one that holds a folder for each task"
+        )
+    usable: list[Task] = []
+    left_out: list[LeftOutTask] = []
+    for folder in sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        try:
+            task = read_task(folder)
+        except TaskError as error:
+            left_out.append(LeftOutTask(name=folder.name, reason=_short(str(error), folder)))
+            continue
+        lacking = unmet(task, config, harness)
+        if lacking:
+            left_out.append(LeftOutTask(name=task.name, reason="; ".join(lacking)))
+        else:
+            usable.append(task)
+    if not usable:
+        found = "".join(f"\n  {task.name}: {task.reason}" for task in left_out[: 2 * SHOWN]) or " it holds no folder"
+        raise CommandFailed(f"no task in {directory} can be used:{found}")
+    chosen = tuple(ChosenTask(name=task.name, digest=task.digest) for task in usable)
+    return TaskChoice(source=str(directory), usable=chosen, left_out=tuple(left_out)), _notes(usable)
+
+
+def unmet(task: Task, config: Config, harness: NativeHarness) -> list[str]:
+    """What ``task`` needs and a sandbox of this run does not give it."""
+    sandbox = config.sandbox
+    found: list[str] = []
+    if not sandbox.host_base:
+        found.append(
+            f"its image {task.environment.base} cannot be had: there is no image store; the host's own /usr stands in with "
+            "--set sandbox.host_base=true"
+        )
+    if task.allow_internet:
+        found.append("environment.allow_internet = true: sandboxes have no network")
+    for needed, key, have in (
+        (task.memory_mb, "memory_mb", sandbox.memory_mb),
+        (task.storage_mb, "disk_mb", sandbox.disk_mb),
+    ):
+        if needed is not None and needed > have:
+            what = "memory" if key == "memory_mb" else "disk"
+            found.append(f"needs {needed} MB of {what}, a sandbox has {have}: --set sandbox.{key}={needed}")
+    ids = len(harness.opening(task.instruction))
+    if ids >= config.rollout.max_ids:
+        found.append(f"its instruction takes {ids} ids, rollout.max_ids is {config.rollout.max_ids}")
+    return found
+
+
+def _notes(usable: list[Task]) -> list[str]:
+    notes: list[str] = []
+    bases = Counter(task.environment.base for task in usable)
+    named = ", ".join(f"{base} ({count})" for base, count in bases.most_common(SHOWN))
+    notes.append(f"the host's own /usr stands in for the images {named}")
+    undeclared = [task.name for task in usable if not task.expected]
+    if undeclared:
+        notes.append(
+            f"{len(undeclared)} declare no expected assertions (docs/tasks.md): what their report lists is what counts, "
+            f"as for {undeclared[0]}"
+        )
+    for task in usable:
+        for key in task.unknown_keys:
+            near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.6)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            notes.append(f"{task.name}: task.toml has the key {key}, which means nothing here{hint}")
+    return notes
+
+
+def _short(message: str, folder: Path) -> str:
+    """The message with paths as they are inside the task's folder."""
+    return message.replace(f"{folder}/", "")
+
+
+def _pools(config: Config, choice: TaskChoice | None) -> Schedule:
+    try:
+        return Schedule(config, Path(), choice)
+    except Unrecoverable as error:
+        raise CommandFailed(str(error)) from error
+
+
+def _repeats(config: Config, schedule: Schedule) -> list[str]:
+    train, launched = len(schedule.pool("train")), config.launched_per_step
+    if not train or launched <= train:
+        return []
+    return [f"a step launches {launched} trials from {train} training tasks: some are drawn more than once"]
+
+
+def _tasks_md(choice: TaskChoice, schedule: Schedule, notes: list[str]) -> str:
+    pool_of = {name: kind for kind in KINDS for name in schedule.pool(kind)}
+    lines = ["# Tasks of this run", "", f"From `{choice.source}`, as it was when the run began.", ""]
+    lines += [f"- {note}" for note in notes]
+    if choice.left_out:
+        lines += ["", "## Left out", "", "| task | why |", "|---|---|"]
+        lines += [f"| {task.name} | {task.reason.replace('|', '/')} |" for task in choice.left_out]
+    lines += ["", "## Used", "", "| task | pool | digest |", "|---|---|---|"]
+    lines += [f"| {task.name} | {pool_of.get(task.name, '-')} | {task.digest[:16]} |" for task in choice.usable]
+    return "\n".join(lines) + "\n"
+
+
+# --- the model --------------------------------------------------------------------------------------------------------
+
+
+def _model_lines(config: Config, facts: ModelFacts, memory_bytes: int | None) -> list[str]:
+    """Says nothing of a built-in model. Raises ``CommandFailed`` when it cannot be held."""
+    needed = f"its weights and optimizers take about {size(facts.needed_bytes)} of memory in all processes together"
+    if memory_bytes is not None and facts.needed_bytes > memory_bytes:
+        raise CommandFailed(
+            f"{facts.folder}: {facts.parameters:,} parameters; {needed}, and this machine has {size(memory_bytes)} left; "
+            "free some, take a smaller model, or set model.train_dtype and model.sampler_dtype to bfloat16"
+        )
+    if config.model.policy.startswith(BUILTIN_PREFIX):
+        return []
+    return [
+        f"model  {facts.folder}: {facts.parameters:,} parameters, {facts.vocabulary:,} ids, {facts.positions:,} positions, "
+        f"chat format: {facts.chat_format}",
+        f"       {needed}",
+    ]
