@@ -78,7 +78,7 @@ def check(run: RunDirectory) -> int:
     """
     log = open_run(run)
     blobs = FileBlobs(run / "blobs")
-    with Progress("bytes of journals checked") as progress:
+    with Progress("journals checked", count=size) as progress:
         problems = check_journals(log, progress)
     with Progress("blobs checked") as progress:
         problems += check_blobs(blobs, progress)

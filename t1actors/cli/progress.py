@@ -35,8 +35,17 @@ class Progress:
     """``with Progress("demonstrations") as progress: ... progress(done, total, note)``, from one thread. The clock starts
     with the first call."""
 
-    def __init__(self, what: str, stream: TextIO | None = None, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        what: str,
+        stream: TextIO | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+        *,
+        count: Callable[[int], str] = "{:,}".format,
+    ) -> None:
+        """``count`` says how amounts are written."""
         self._what = what
+        self._count = count
         self.stream = stream or sys.stderr
         self._clock_s = clock_s
         self._console = Console(file=self.stream)
@@ -92,9 +101,12 @@ class Progress:
 
     def line(self, width: int) -> str:
         """The line as it is now."""
-        parts = [Part(f"{self._done:,}/{self._total:,}", 0), Part(self._time(), 1)]
+        parts = [Part(self._amount(), 0), Part(self._time(), 1)]
         parts += [Part(self._note, 2)] if self._note else []
         return row(self._what, parts, width, self._script, meter=(self._done, self._total))
+
+    def _amount(self) -> str:
+        return f"{self._count(self._done)}/{self._count(self._total)}"
 
     def _time(self) -> str:
         now_s = self._clock_s()
@@ -105,7 +117,7 @@ class Progress:
 
     def _print(self) -> None:
         note = f", {self._note}" if self._note else ""
-        print(f"{self._what}: {self._done:,}/{self._total:,}, {self._time()}{note}", file=self.stream, flush=True)
+        print(f"{self._what}: {self._amount()}, {self._time()}{note}", file=self.stream, flush=True)
 
 
 class _Line(ProgressColumn):

@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -444,3 +445,10 @@ def test_text_from_outside_cannot_move_the_cursor_or_break_the_line():
     for view, happened in states(log):
         display.show(happened, view, recorder.now_ns)
     assert "(\\x1b[2J\\ngone \\x9b ü)" in out.getvalue().splitlines()[-1]
+
+
+def test_the_page_on_reports_names_every_kind_and_field_of_the_json_display():
+    page = (Path(__file__).parents[2] / "docs" / "reports.md").read_text()
+    for kind, fields in JSON_FIELDS.items():
+        (line,) = [line for line in page.splitlines() if line.startswith("| `") and f"`{kind}`" in line.split("|")[1]]
+        assert all(f"`{name}`" in line for name in fields), (kind, line)
