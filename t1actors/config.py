@@ -30,6 +30,8 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class RunConfig:
+    """The run itself: its seed, how durable its log is, how often actors are started again."""
+
     seed: int = 0
     log_durability: Literal["machine", "process"] = "machine"
     restart_budget: int = 20
@@ -40,6 +42,8 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
+    """Which policy and critic, and how they compute."""
+
     policy: str = "builtin:demo"
     """A Hugging Face folder, or ``builtin:NAME`` for a warm start shipped with the package."""
     critic: str = "policy"
@@ -51,6 +55,8 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class TasksConfig:
+    """Which tasks are trained on and held out."""
+
     source: str = "builtin"
     """``builtin`` (the 13 procedural families) or a directory of Harbor-layout tasks."""
     levels: tuple[int, ...] = (1, 2, 3)
@@ -64,6 +70,8 @@ class TasksConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
+    """How many steps of each purpose, in this order, and whether to evaluate."""
+
     warmup_steps: int = 0
     recalibrate_steps: int = 4
     train_steps: int = 36
@@ -73,6 +81,8 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class RolloutConfig:
+    """Trials of a step, and the limits of an episode."""
+
     batch_size: int = 96
     oversample: float = 0.09375
     temperature: float = 1.0
@@ -92,6 +102,8 @@ class RolloutConfig:
 
 @dataclass(frozen=True)
 class SandboxConfig:
+    """Admission, leases and limits of sandboxes."""
+
     backend: Literal["namespaces"] = "namespaces"
     rate_per_s: float = 100.0
     burst: int = 32
@@ -108,6 +120,8 @@ class SandboxConfig:
 
 @dataclass(frozen=True)
 class VerifyConfig:
+    """Grading and the reward."""
+
     deadline_s: float = 900.0
     parallel: int = 8
     reward_scale: float = 20.0
@@ -116,6 +130,8 @@ class VerifyConfig:
 
 @dataclass(frozen=True)
 class CriticConfig:
+    """The critic's loss and optimizer."""
+
     learning_rate: float = 1.5e-5
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.1
@@ -130,6 +146,8 @@ class CriticConfig:
 
 @dataclass(frozen=True)
 class ActorConfig:
+    """The actor's loss and optimizer."""
+
     learning_rate: float = 1e-6
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.1
@@ -143,6 +161,8 @@ class ActorConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
+    """What decides a training step's bytes, with the batch and the states."""
+
     gamma: float = 1.0
     lam: float = 1.0
     snapshot_every: int = 4
@@ -155,6 +175,8 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Config:
+    """The whole tree."""
+
     run: RunConfig = field(default_factory=RunConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     tasks: TasksConfig = field(default_factory=TasksConfig)
@@ -180,6 +202,7 @@ class Resolved:
 
 
 def preset_names() -> list[str]:
+    """The shipped presets, sorted."""
     return sorted(
         p.name.removesuffix(".toml")
         for p in resources.files("t1actors").joinpath("presets").iterdir()

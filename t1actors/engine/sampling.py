@@ -35,6 +35,8 @@ def uniforms(seeds_B: Uint64Array, positions_B: npt.NDArray[np.int64]) -> npt.ND
 
 @dataclass(frozen=True)
 class Drawn:
+    """One drawn id a row, with its log-prob and the entropy of what it was drawn from."""
+
     tokens_B: npt.NDArray[np.int64]
     logprobs_B: npt.NDArray[np.float32]
     entropies_B: npt.NDArray[np.float64]

@@ -36,6 +36,7 @@ class Network:
         return {name: parameter.detach() for name, parameter in self._parameters.items()}
 
     def digest(self) -> str:
+        """The content digest of the weights: the version's name."""
         return weights_digest(self.weights())
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:

@@ -24,6 +24,7 @@ from t1actors.models.trunk import Trunk
 
 
 def shape_of(config: Qwen3MoeConfig, trunk: Trunk) -> NetworkShape:
+    """The sizes that cache, engine and records need."""
     c = cast(Any, config)
     return NetworkShape(
         vocabulary=c.vocab_size,

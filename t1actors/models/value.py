@@ -56,6 +56,7 @@ class ValueModel(Network):
         return self._module.value_head(hidden_RH.float())[:, 0]
 
     def copy(self) -> ValueModel:
+        """A critic of its own with the same weights."""
         other = ValueModel(copy.deepcopy(self._module.model))
         other.load_weights(self.weights())
         return other

@@ -58,6 +58,8 @@ class _Connection:
 
 
 class Shim:
+    """One sandbox's server: orders in, answers out, a lease that runs."""
+
     def __init__(self, prepared: Prepared, name: str, listener_fd: int) -> None:
         self._name = name
         self._sandbox = Sandbox(prepared, name)
@@ -80,6 +82,7 @@ class Shim:
     # --- the loop ---
 
     def serve(self) -> NoReturn:
+        """Never returns: ends the process when the sandbox is killed or its lease is over."""
         os.set_blocking(self._listener_fd, False)
         signal.signal(signal.SIGTERM, self._terminate)
         while True:
