@@ -51,7 +51,7 @@ def _zeros(points: Points) -> str:
 
 
 def draw_gap(f: Figures) -> Drawn | None:
-    """The gap between trainer and sampler, and its parts."""
+    """Engine gap and policy movement, mean and largest."""
     series: list[tuple[str, Points, str, str, str]] = []
     for name, attribute, color in (("engine gap", "engine_gap", RED), ("policy movement", "policy_movement", BLUE)):
         for part, dash, marker in (("mean", "-", "o"), ("max", ":", "^")):
@@ -88,7 +88,7 @@ def draw_gap(f: Figures) -> Drawn | None:
 
 
 def draw_policy(f: Figures) -> Drawn | None:
-    """Ratio, clip, KL and entropy."""
+    """Entropy, KL and clip share, with the limits of what is healthy."""
     steps = [s for s in training(f) if s.kl is not None and s.clip_share is not None]
     if not steps:
         return None
