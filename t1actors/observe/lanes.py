@@ -130,7 +130,7 @@ class _Worked:
 
     def apply(self, frames: Iterable[Frame]) -> None:
         for frame in frames:
-            wall_ns = frame.head.wall_ns
+            wall_ns = max(frame.head.wall_ns, self._step.opened_ns)  # a clock may have been set back
             for event in map(decode, frame.events):
                 match event:
                     case EffectIntended() if event.key.partition("/")[0] in self._step.trials:
