@@ -62,6 +62,14 @@ def _have_standard_streams() -> None:
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
 
 
+def _drop_output() -> None:
+    """Nothing may be written at exit either: Python would try again, and fail again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status."""
     _have_standard_streams()
@@ -84,8 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("t1: `t1 --help` lists the commands, `t1 COMMAND --help` explains one", file=sys.stderr)
         return WRONG_USAGE
     except BrokenPipeError:
-        # Whoever read our output has enough of it. Nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # whoever read our output has enough of it
         return FAILED
     except (Exception, KeyboardInterrupt) as error:
         # Not a catch-all: what is not an expected error is raised again, with its traceback.
@@ -93,5 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if explained is None:
             raise
         print(f"t1: {explained[0]}", file=sys.stderr)
+        if isinstance(error, OSError):
+            _drop_output()  # it may have been the output itself, a full disk say
         return explained[1]
     return result if isinstance(result, int) else 0

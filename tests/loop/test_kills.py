@@ -19,6 +19,8 @@ from t1actors.observe.follow import follow
 from t1actors.runtime.supervisor import RunResult, supervise
 from tests.loop.runs import TINY
 
+pytestmark = pytest.mark.usefixtures("host_makes_sandboxes")
+
 ACTORS = ("publisher", "pool", "sampler", "verifier", "assembler", "critic", "actor")
 
 
