@@ -28,8 +28,8 @@ def of(action: str, *, inline: bool | None = None) -> list[Command]:
     return list(found.values())
 
 
-def named(commands: list[Command]) -> list[object]:
-    return [pytest.param(command, id=plain(command.text).replace("/", "|")) for command in commands]
+def named(commands: list[Command], *marks: pytest.MarkDecorator) -> list[object]:
+    return [pytest.param(command, id=plain(command.text).replace("/", "|"), marks=marks) for command in commands]
 
 
 def test_every_block_says_what_it_is():
@@ -65,7 +65,9 @@ def command_paths(parent=app, path: tuple[str, ...] = ()) -> list[tuple[str, ...
 # --- run ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", named(of("run", inline=False)))
+@pytest.mark.parametrize(
+    "command", [*named(of("run", inline=False)), *named(of("slow", inline=False), pytest.mark.slow)]
+)
 def test_the_command_works(command: Command, workplace: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(workplace)
     text, _, rest = on_the_recorded_run(plain(command.text)).partition("|")
@@ -99,7 +101,7 @@ def parse(text: str, place: str) -> None:
     resolve(preset=bound.arguments.get("preset"), sets=sets)
 
 
-@pytest.mark.parametrize("command", named([*of("parse"), *of("run", inline=True)]))
+@pytest.mark.parametrize("command", named([*of("parse"), *of("run", inline=True), *of("slow", inline=True)]))
 def test_the_command_line_takes_it(command: Command):
     assert "..." not in command.text, f"{command.place}: name the arguments"
     named_only = command.inline and tuple(command.text.split()[1:]) in command_paths()

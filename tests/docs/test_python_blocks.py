@@ -8,12 +8,12 @@ import pytest
 from tests.docs.pages import Block, blocks
 from tests.docs.treatments import on_the_recorded_run
 
-SLOW: dict[str, str] = {}
-"""Page -> why its blocks are of the second tier."""
+SLOW = {"replayer.step(": "several steps are run again; tests/replay runs some"}
+"""What a block of the second tier holds, and why it takes long."""
 
 
 def marked(block: Block) -> object:
-    marks = [pytest.mark.slow] if block.page in SLOW else []
+    marks = [pytest.mark.slow] if any(call in block.text for call in SLOW) else []
     return pytest.param(block, id=block.place.replace("/", "|"), marks=marks)
 
 

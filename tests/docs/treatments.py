@@ -7,16 +7,16 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Action = Literal["run", "parse", "recipe", "script", "outside"]
+Action = Literal["run", "slow", "parse", "recipe", "script", "outside"]
 
 
 @dataclass(frozen=True)
 class Treatment:
     """``action`` for commands that begin as ``pattern`` says; ``why`` where they are not simply run.
 
-    run: executed in a directory with a recorded run. parse: its arguments are given to the command line's own parser.
-    recipe: the Justfile has it, takes these arguments, and the command it makes of them parses. script: the module or file is
-    there and knows the options. outside: belongs to the reader's system.
+    run: executed in a directory with a recorded run. slow: so too, in the second tier. parse: its arguments are given to the
+    command line's own parser. recipe: the Justfile has it, takes these arguments, and the command it makes of them parses.
+    script: the module or file is there and knows the options. outside: belongs to the reader's system.
     """
 
     pattern: str
@@ -25,7 +25,8 @@ class Treatment:
 
 
 TREATMENTS = (
-    Treatment(r"t1 (log|report|runs|config|doctor|tasks|replay)\b", "run"),
+    Treatment(r"t1 report\b", "slow", "draws all pictures; tests/observe draws those of a small run"),
+    Treatment(r"t1 (log|runs|config|doctor|tasks|replay)\b", "run"),
     Treatment(r"t1 run\b", "parse", "a run of its own; tests/loop and the slow tier run some"),
     Treatment(r"t1 warmstart\b", "parse", "minutes of CPU; tests/train makes a tiny warm start"),
     Treatment(r"t1 (--help|COMMAND --help)", "parse", "every command's help has a test of its own"),
