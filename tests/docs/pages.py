@@ -117,5 +117,5 @@ def inline_commands() -> list[Command]:
         for page in pages()
         for place, text in page.spans
         for part in text.split("&&")
-        if re.match(r"(t1|just|python3?|pip|\.venv/bin/t1) ", part.strip())
+        if re.match(r"(t1|just|python3?|pip install|\.venv/bin/t1) ", part.strip())
     ]
