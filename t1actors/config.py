@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import tomllib
 import types
@@ -287,8 +288,14 @@ def digest(config: Config) -> str:
 # --- helpers ------------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """Evaluated once: every key that is checked asks for all of them."""
+    return typing.get_type_hints(cls)
+
+
 def _leaves(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     for f in dataclasses.fields(cls):
         hint = hints[f.name]
         if dataclasses.is_dataclass(hint):
@@ -342,7 +349,7 @@ def _parse_scalar(text: str) -> Any:
 
 
 def _build(cls: type, path: str, values: Mapping[str, Any], origins: Mapping[str, str]) -> Any:
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     arguments: dict[str, Any] = {}
     for f in dataclasses.fields(cls):
         key = f"{path}{f.name}"

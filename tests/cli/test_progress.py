@@ -190,3 +190,25 @@ def test_make_tasks_on_a_terminal_leaves_its_result_alone(tmp_path):
     assert status == 0
     assert len(terminal.text()) == 1
     assert terminal.text()[0].startswith("3 tasks in")
+
+
+def test_a_run_whose_reader_has_enough_goes_on_and_keeps_its_exit_status():
+    code = (
+        LIVE.replace("SECONDS", "0")
+        .replace("display.show([], ", "display.show(said, ")
+        .replace(
+            'display = open_display("auto")',
+            "from t1actors.observe.happenings import Happening\n"
+            'said = [(0, Happening("x", "y"))]\n'
+            'display = open_display("auto")',
+        )
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", code + "\nprint('the end')"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, env=env, check=False)
+    os.close(write)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("t1: the display is closed (Broken pipe); the run goes on\n") == 1
+    assert "Exception" not in done.stderr
