@@ -13,10 +13,10 @@ from t1actors.config import Config
 from tests.docs.pages import ROOT, pages
 
 PACKAGE = ROOT / "t1actors"
-SUFFIXES = (".py", ".md", ".toml", ".sh", ".svg", ".png")
+SUFFIXES = (".py", ".md", ".toml", ".json", ".sh", ".svg", ".png")
 OF_A_RUN_OR_A_TASK = {
     "report.md", "report.json", "config.toml", "mine.toml", "task.toml", "instruction.md", "test.sh", "solve.sh", "check.py",
-    "sitecustomize.py", "conftest.py", "ctrf.json",
+    "sitecustomize.py", "conftest.py", "ctrf.json", "tasks.json", "config.json", "tokenizer.json",
 }  # fmt: skip
 """Files that a run, a task or a reader writes."""
 
