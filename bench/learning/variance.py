@@ -55,7 +55,7 @@ class Sizes:
 
     groups: int = 24
     group: int = 25
-    critic_batches: int = 10
+    critic_batches: int = 24
     critic_batch: int = 100
 
 
@@ -72,8 +72,8 @@ class Measured:
     batch: Batch
     explained: float
     explained_first: float
-    deviations: tuple[float, ...]
-    """Of each estimator's advantages, over tokens."""
+    sizes: tuple[float, ...]
+    """Root mean square of each estimator's advantages, over tokens."""
     products: Products
 
 
@@ -110,7 +110,7 @@ async def measure(stage: Stage, name: str, number: int, critic: TrainerState, si
         batch=batch,
         explained=values.explained_variance,
         explained_first=explained_by_first(batch, values.values_T),
-        deviations=tuple(float(line_T.std()) for line_T in advantages_ET),
+        sizes=tuple(float(np.sqrt(np.square(line_T).mean())) for line_T in advantages_ET),
         products=Products.of(torch.stack(gradients, dim=1)),
     )
     reduction = measured.products.reduction(REFERENCE, BASE)
@@ -171,7 +171,7 @@ def results(sets: Sequence[Measured], sizes: Sizes) -> list[Table]:
         (
             "set",
             "estimator",
-            "deviation of advantages",
+            "r.m.s. of advantages",
             "cosine of a group with the others' mean",
             "cosine of expected gradients",
             "length of the expected gradient",
@@ -180,7 +180,7 @@ def results(sets: Sequence[Measured], sizes: Sizes) -> list[Table]:
             (
                 found.name,
                 estimator.name,
-                found.deviations[e],
+                found.sizes[e],
                 found.products.cosine(e, REFERENCE),
                 found.products.direction(e, REFERENCE),
                 found.products.length(e, REFERENCE),
