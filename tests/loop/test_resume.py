@@ -116,7 +116,7 @@ def test_a_run_that_was_paused_is_the_run_it_would_have_been(tmp_path: Path) -> 
     whole, paused = tmp_path / "whole", tmp_path / "paused"
     finish(new(whole))
     # In the first evaluation, with a rollout and a training under way, and in the last evaluation.
-    for number, (step, command) in enumerate([(0, new(paused)), (4, resumed(paused)), (7, resumed(paused))], 1):
+    for number, (step, command) in enumerate([(0, new(paused)), (4, resumed(paused)), (8, resumed(paused))], 1):
         status, said = run_until(command, paused, step, signal.SIGINT)
         assert status == 130, said
         assert "stopping after this phase" in said
