@@ -129,6 +129,7 @@ def recipes() -> dict[str, tuple[list[str], list[str]]]:
 @pytest.mark.parametrize("command", named(of("recipe")))
 def test_the_recipe_takes_these_arguments_and_makes_a_command_of_them(command: Command):
     name, *arguments = shlex.split(plain(command.text))[1:]
+    assert name in recipes(), f"{command.place}: the Justfile has no recipe {name}"
     parameters, lines = recipes()[name]
     fixed = [p for p in parameters if not p.startswith("*")]
     assert len(arguments) >= len(fixed), f"{command.place}: `just {name}` takes {parameters}"
