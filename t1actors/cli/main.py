@@ -16,6 +16,7 @@ app = App(
     help="""Train a terminal agent by reinforcement learning, and replay any step of it bit for bit.
 
     Example: `t1 run --preset smoke`, then `t1 replay runs/latest --step 4`.""",
+    suppress_keyboard_interrupt=False,  # we say it, and with which exit status
 )
 app.command("t1actors.cli.run:run", name="run")
 app.command("t1actors.cli.replay:replay", name="replay")
