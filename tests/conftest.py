@@ -1,7 +1,8 @@
 """What tests of several rooms share.
 
 A host that can make no sandboxes (an ordinary user, an unprivileged container) fails no test: those that asked for one are
-skipped, each by its name and with the reason. Where sandboxes can be made nothing is excused.
+skipped, each by its name and with the reason. Where sandboxes can be made nothing is excused, and with
+``--require-sandboxes`` (as in continuous integration) nothing is excused anywhere.
 """
 
 from collections.abc import Generator
@@ -38,27 +39,35 @@ def why_no_sandboxes() -> str:
     return f"needs a host that can make sandboxes: {failed.name}: {failed.detail}. {failed.fix}"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--require-sandboxes", action="store_true", help="a host that can make none fails the tests")
+
+
 @pytest.fixture(scope="session")
-def host_makes_sandboxes() -> None:
+def host_makes_sandboxes(request: pytest.FixtureRequest) -> None:
     """Skips where no sandbox can be made."""
     if why_no_sandboxes():
+        if request.config.getoption("--require-sandboxes"):
+            pytest.fail(why_no_sandboxes())
         pytest.skip(why_no_sandboxes())
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup() -> Generator[None, None, None]:
-    yield from _excused()
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    yield from _excused(item)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None, None, None]:
-    yield from _excused()
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    yield from _excused(item)
 
 
-def _excused() -> Generator[None, None, None]:
+def _excused(item: pytest.Item) -> Generator[None, None, None]:
     try:
         yield
     except Exception as error:
+        if item.config.getoption("--require-sandboxes"):
+            raise
         if any(isinstance(leaf, SandboxUnavailable) for leaf in leaves(error)) and why_no_sandboxes():
             pytest.skip(why_no_sandboxes())
         raise
