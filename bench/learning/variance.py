@@ -137,6 +137,7 @@ def results(sets: Sequence[Measured], sizes: Sizes) -> list[Table]:
             float(rewards.std(ddof=1)),
             found.explained,
             found.explained_first,
+            found.products.largest_share(BASE),
         )
 
     about = Table(
@@ -151,10 +152,12 @@ def results(sets: Sequence[Measured], sizes: Sizes) -> list[Table]:
             "its deviation",
             "explained by V, over tokens",
             "explained by V(first state), over trials",
+            "the largest group's share of the variance",
         ),
         tuple(described(found) for found in sets),
         f"Reward is P / S. The critic was trained on {sizes.critic_batches} batches of {sizes.critic_batch} other trials of "
-        "mixed levels.",
+        f"mixed levels. The last column is under the batch mean; it would be {1 / sizes.groups:.3f} if all groups were alike: a "
+        "single trial with rare tokens can be most of a group's gradient.",
     )
     reductions = Table(
         "Variance of the policy gradient: how many times smaller than under the batch mean",
