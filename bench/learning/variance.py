@@ -156,8 +156,8 @@ def results(sets: Sequence[Measured], sizes: Sizes) -> list[Table]:
         ),
         tuple(described(found) for found in sets),
         f"Reward is P / S. The critic was trained on {sizes.critic_batches} batches of {sizes.critic_batch} other trials of "
-        f"mixed levels. The last column is under the batch mean; it would be {1 / sizes.groups:.3f} if all groups were alike: a "
-        "single trial with rare tokens can be most of a group's gradient.",
+        f"mixed levels. The last column is under the batch mean; it would be {1 / sizes.groups:.3f} if all groups were "
+        "alike: a single trial with rare tokens can be most of a group's gradient.",
     )
     reductions = Table(
         "Variance of the policy gradient: how many times smaller than under the batch mean",
