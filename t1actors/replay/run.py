@@ -119,7 +119,9 @@ class Replayer:
                 progress(done, len(plan))
             target = planned.step == number
             run = (
-                self._chain.run(planned, edit=edit, train=train, inspect=inspect) if target else self._chain.run(planned)
+                self._chain.run(planned, edit=edit, train=train, inspect=inspect)
+                if target
+                else self._chain.run(planned)
             )
             levels = levels_of(self.inputs.step(planned.step), run)
             config = (train if target else None) or self.inputs.config.train
