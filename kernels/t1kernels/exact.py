@@ -1,12 +1,12 @@
 """Sums whose bits do not depend on order: the exact accumulator of gradients.
 
-A value is put on the grid of 2^-bits by ``(x + C) - C`` with C = 1.5 * 2^(52 - bits) in float64. Multiples of 2^-bits below 2^(53 - bits)
-are exact in float64 and so are their sums: in whatever order, micro-batch or process they are added, and an ordinary
-float64 all-reduce adds them exactly too.
+A value is put on the grid of 2^-bits by ``(x + C) - C`` with C = 1.5 * 2^(52 - bits) in float64. Multiples of 2^-bits
+below 2^(53 - bits) are exact in float64 and so are their sums: in whatever order, micro-batch or process they are
+added, and an ordinary float64 all-reduce adds them exactly too.
 
-Guarantees: ``check`` refuses a sum that could have left the exact range (largest partial, and number of partials times the
-largest), naming it; both bounds are independent of the order. What the grid costs is one rounding of each partial to 2^-bits,
-reported by ``quantum_over_rms``.
+Guarantees: ``check`` refuses a sum that could have left the exact range (largest partial, and number of partials times
+the largest), naming it; both bounds are independent of the order. What the grid costs is one rounding of each partial
+to 2^-bits, reported by ``quantum_over_rms``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class ExactRangeError(ArithmeticError):
 
 
 class ExactSum:
-    """Float64 sums of the shape of one tensor. ``largest``: the largest magnitude of a partial; ``partials``: how many were added."""
+    """Float64 sums of the shape of one tensor. ``largest``: the largest magnitude of a partial; ``partials``: how many
+    were added."""
 
     def __init__(self, name: str, shape: torch.Size | tuple[int, ...], *, bits: int) -> None:
         self.name = name
@@ -58,12 +59,13 @@ class ExactSum:
         one, all_of_them = 2.0 ** (51 - self.bits), 2.0 ** (53 - self.bits)
         if not (self.largest < one and self.partials * self.largest < all_of_them):
             raise ExactRangeError(
-                f"gradient of {self.name}: {self.partials} partials up to {self.largest:.3g} leave the exact range of a grid of 2^-{self.bits} "
-                f"(each below {one:g}, together below {all_of_them:g}); a smaller learning signal (train.critic.loss_scale, rewards) or a "
-                "coarser grid (train.gradient_bits) keeps it"
+                f"gradient of {self.name}: {self.partials} partials up to {self.largest:.3g} leave the exact range of a "
+                f"grid of 2^-{self.bits} (each below {one:g}, together below {all_of_them:g}); a smaller learning signal "
+                "(train.critic.loss_scale, rewards) or a coarser grid (train.gradient_bits) keeps it"
             )
 
     def quantum_over_rms(self) -> float:
-        """The grid's step over the root mean square of the sum: how much the grid can be seen. inf for a sum of zeros."""
+        """The grid's step over the root mean square of the sum: how much the grid can be seen. inf for a sum of
+        zeros."""
         rms = float(self.sum.square().mean().sqrt()) if self.sum.numel() else 0.0
         return 2.0**-self.bits / rms if rms else math.inf

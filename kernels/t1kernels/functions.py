@@ -1,9 +1,9 @@
 """The kernels under autograd: activations get their gradients through torch, weights get theirs in exact sums.
 
-A weight is no leaf of the graph. Each function that uses one is given the sum that its gradient goes to, and adds to it in its backward
-pass; ``Sums`` None means that no gradient is wanted. So a graph's backward may run in any cut of a batch, and
-twice the same forward (activation checkpointing) adds nothing twice, since only the backward adds. Where torch records no graph, the kernels are
-called directly.
+A weight is no leaf of the graph. Each function that uses one is given the sum that its gradient goes to (``into``) and
+adds to it in its backward pass; None means that no gradient is wanted. So a graph's backward may run in any cut of a
+batch, and twice the same forward (activation checkpointing) adds nothing twice, since only the backward adds. Where
+torch records no graph, the kernels are called directly.
 
 Shapes: see ``interface``.
 """
@@ -21,7 +21,9 @@ from t1kernels.interface import Dispatch, Grains, Kernels, Weight
 
 class _Matmul(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_NK: Tensor, kernels: Kernels, weight: Weight, grains: Grains | None, into: ExactSum | None) -> Tensor:
+    def forward(
+        ctx: Any, x_NK: Tensor, kernels: Kernels, weight: Weight, grains: Grains | None, into: ExactSum | None
+    ) -> Tensor:
         ctx.save_for_backward(x_NK)
         ctx.rest = (kernels, weight, grains, into)
         return kernels.matmul(x_NK, weight)
@@ -45,7 +47,13 @@ def matmul(kernels: Kernels, x_NK: Tensor, weight: Weight, grains: Grains | None
 class _GroupedMatmul(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_RK: Tensor, kernels: Kernels, weight: Weight, offset: Tensor, grains: Grains | None, into: ExactSum | None
+        ctx: Any,
+        x_RK: Tensor,
+        kernels: Kernels,
+        weight: Weight,
+        offset: Tensor,
+        grains: Grains | None,
+        into: ExactSum | None,
     ) -> Tensor:
         ctx.save_for_backward(x_RK)
         ctx.rest = (kernels, weight, offset, grains, into)
@@ -72,7 +80,13 @@ def grouped_matmul(
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_NH: Tensor, kernels: Kernels, weight_H: Tensor, eps: float, grains: Grains | None, into: ExactSum | None
+        ctx: Any,
+        x_NH: Tensor,
+        kernels: Kernels,
+        weight_H: Tensor,
+        eps: float,
+        grains: Grains | None,
+        into: ExactSum | None,
     ) -> Tensor:
         y_NH, saved_N = kernels.rms_norm(x_NH, weight_H, eps)
         ctx.save_for_backward(x_NH, saved_N)
@@ -83,7 +97,14 @@ class _RmsNorm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         x_NH, saved_N = ctx.saved_tensors
         kernels, weight_H, grains, into = ctx.rest
-        return kernels.rms_norm_gradient(gradients[0], x_NH, weight_H, saved_N, grains, into), None, None, None, None, None
+        return (
+            kernels.rms_norm_gradient(gradients[0], x_NH, weight_H, saved_N, grains, into),
+            None,
+            None,
+            None,
+            None,
+            None,
+        )
 
 
 def rms_norm(
@@ -235,16 +256,16 @@ def attention(
     sequences: tuple[Tensor, Tensor],
     scale: float,
 ) -> Tensor:
-    """Causal attention of whole sequences. ``pages``: scratch for keys and values; ``rows``: first page and position of each row;
-    ``sequences``: first row and length of each."""
-    return cast(
-        Tensor, _Attention.apply(query_NQD, key_NGD, value_NGD, kernels, pages, rows, sequences, scale)
-    )
+    """Causal attention of whole sequences. ``pages``: scratch for keys and values; ``rows``: first page and position of
+    each row; ``sequences``: first row and length of each."""
+    return cast(Tensor, _Attention.apply(query_NQD, key_NGD, value_NGD, kernels, pages, rows, sequences, scale))
 
 
 class _Embedding(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, kernels: Kernels, table_VH: Tensor, ids_N: Tensor, into: ExactSum | None) -> Tensor:
+    def forward(
+        ctx: Any, anchor: Tensor, kernels: Kernels, table_VH: Tensor, ids_N: Tensor, into: ExactSum | None
+    ) -> Tensor:
         ctx.rest = (kernels, ids_N, into)
         return table_VH.detach().index_select(0, ids_N)
 
@@ -299,7 +320,8 @@ def selected_logprob(
     grains: Grains | None = None,
     into: ExactSum | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(log-prob of the ids, entropy) of softmax(hidden W^T / temperature), float32; the entropy is a report, outside autograd.
+    """(log-prob of the ids, entropy) of softmax(hidden W^T / temperature), float32; the entropy is a report, outside
+    autograd.
 
     Raises ``ValueError``: a temperature that is not above 0.
     """
@@ -313,7 +335,9 @@ def selected_logprob(
 
 class _AddBias(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_NO: Tensor, kernels: Kernels, bias_O: Tensor, grains: Grains | None, into: ExactSum | None) -> Tensor:
+    def forward(
+        ctx: Any, x_NO: Tensor, kernels: Kernels, bias_O: Tensor, grains: Grains | None, into: ExactSum | None
+    ) -> Tensor:
         ctx.rest = (kernels, grains, into)
         return x_NO + bias_O
 

@@ -1,4 +1,5 @@
-"""The implementations under the contract, each by its name. One that cannot be had here is reported by name, not left out in silence."""
+"""The implementations under the contract, each by its name. One that cannot be had here is reported by name, not left out
+in silence."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The contract of ``t1kernels.interface``, for every implementation, dtype and a few awkward sizes.
 
-For each operation: it computes what float64 says; a row alone, in batches of other sizes and at other places has the same bits; gradients
-too, and those of weights whatever the order and cut of the grains; memory that a call did not write is never read.
+For each operation: it computes what float64 says; a row alone, in batches of other sizes and at other places has the same
+bits; gradients too, and those of weights whatever the order and cut of the grains; memory that a call did not write is
+never read.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def grains_of(rows: int, size: int = PAGE) -> Grains:
 
 
 def order_free(rows: int, shape: tuple[int, ...], add: Callable[[Tensor, ExactSum], None]) -> Tensor:
-    """A weight's gradient of grains of 64 rows: in one call, grain by grain, backwards, in two sums that are merged: the same bits."""
+    """A weight's gradient of grains of 64 rows: in one call, grain by grain, backwards, in two sums that are merged: the
+    same bits."""
 
     def total(cuts: list[list[int]]) -> ExactSum:
         parts: list[ExactSum] = []

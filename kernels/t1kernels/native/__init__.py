@@ -8,95 +8,21 @@ instruction set either: the AVX2 build and the portable one agree (tested). One 
 
 from __future__ import annotations
 
-import ctypes
-import functools
-from ctypes import c_double, c_float, c_int, c_int64, c_void_p
-from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from t1kernels.exact import ExactSum
-from t1kernels.interface import PAGE, Dispatch, Grains
+from t1kernels.interface import PAGE, Dispatch, Grains, Weight
+from t1kernels.native.library import Functions, NativeUnavailable, has_avx2_and_fma, library
+
+__all__ = ["NativeKernels", "NativeUnavailable", "NativeWeight", "library"]
 
 TILE_WORDS = 256
 TILE_ROWS = 96
 SUPER_ROWS = 512
 PANEL = 16
-
-
-class NativeUnavailable(ImportError):
-    """The compiled kernels are not there, or not for this processor. Says which."""
-
-
-@functools.cache
-def library() -> ctypes.CDLL:
-    """The compiled library. Raises ``NativeUnavailable``."""
-    folder = Path(__file__).parent
-    found = [folder / f"_kernels{suffix}" for suffix in EXTENSION_SUFFIXES]
-    path = next((p for p in found if p.is_file()), None)
-    if path is None:
-        raise NativeUnavailable(
-            f"no compiled kernels in {folder}: they are built by pip install where a C compiler is (Debian or Ubuntu: apt-get install gcc)"
-        )
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:
-        raise NativeUnavailable(
-            f"{path} cannot be loaded here ({error}); install the package again on this machine"
-        ) from error
-
-
-_P, _I, _F, _D, _N = c_void_p, c_int64, c_float, c_double, c_int
-_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
-    "matmul": (None, [_I, _I, _I, _I, _P, _P, _P, _N]),
-    "grouped_matmul": (None, [_I, _P, _I, _I, _P, _P, _P]),
-    "weight_gradient": (_F, [_I, _I, _P, _P, _I, _P, _P, _P, _P, _D, _P]),
-    "attend": (None, [_I, _I, _I, _I, _P, _P, _P, _P, _P, _F, _P, _P]),
-    "store_rows": (None, [_I, _I, _I, _P, _P, _P, _P, _P, _P]),
-    "attention_gradient": (_F, [_I, _P, _P, _I, _I, _I, _I, _P, _P, _P, _P, _P, _P, _F, _D, _P, _P, _P, _P]),
-    "logprob": (None, [_I, _I, _I, _P, _P, _P, _F, _N, _P, _P, _P, _P]),
-    "logprob_gradient": (_F, [_I, _I, _P, _P, _P, _P, _P, _P, _F, _N, _I, _P, _P, _P, _D, _P, _P, _I, _P]),
-    "draw": (None, [_I, _I, _P, _P, _P, _N, _P, _P, _P, _P]),
-    "rms_norm": (None, [_N, _I, _I, _P, _P, _F, _P, _P]),
-    "rms_norm_gradient": (_F, [_N, _I, _P, _P, _P, _P, _I, _P, _P, _D, _P, _P, _P]),
-    "rope": (None, [_N, _I, _I, _I, _P, _P, _P, _F, _P]),
-    "silu_mul": (None, [_N, _I, _I, _P, _P]),
-    "silu_mul_gradient": (None, [_N, _I, _I, _P, _P, _P]),
-    "select_experts": (None, [_N, _I, _I, _I, _P, _P, _P]),
-    "gate": (None, [_N, _I, _I, _I, _P, _P, _N, _P, _P]),
-    "gate_gradient": (None, [_N, _I, _I, _I, _P, _P, _N, _P, _P, _P]),
-    "combine": (None, [_N, _I, _I, _I, _P, _P, _P, _P]),
-    "combine_gradient": (None, [_N, _I, _I, _I, _P, _P, _P, _P, _P, _P]),
-    "embedding_gradient": (_F, [_N, _I, _I, _P, _P, _D, _P]),
-}
-_PLAIN: dict[str, tuple[Any, list[Any]]] = {
-    "pack_transposed": (None, [_I, _I, _P, _P]),
-    "pack": (None, [_I, _I, _P, _P]),
-    "dispatch": (None, [_I, _I, _I, _P, _P, _P, _P]),
-    "has_avx2": (_N, []),
-}
-
-
-def _function(name: str, result: Any, arguments: list[Any]) -> Any:
-    function = getattr(library(), name)
-    function.restype, function.argtypes = result, arguments
-    return function
-
-
-class _Functions:
-    """The exported functions of one instruction set."""
-
-    def __init__(self, instructions: str) -> None:
-        for name, (result, arguments) in _SIGNATURES.items():
-            setattr(self, name, _function(f"t1_{instructions}_{name}", result, arguments))
-        for name, (result, arguments) in _PLAIN.items():
-            setattr(self, name, _function(f"t1_{name}", result, arguments))
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
 
 
 def _f32(x: Tensor) -> Tensor:
@@ -151,16 +77,21 @@ class NativeWeight:
         return panels
 
 
+def _packed(weight: Weight) -> NativeWeight:
+    assert isinstance(weight, NativeWeight), f"{type(weight).__name__} was made by other kernels"
+    return weight
+
+
 class NativeKernels:
-    """``t1kernels.interface.Kernels`` in C. ``instructions``: ``avx2`` or ``portable``, by default the best that this processor has. Raises
-    ``NativeUnavailable``."""
+    """``t1kernels.interface.Kernels`` in C. ``instructions``: ``avx2`` or ``portable``, by default the best that this
+    processor has. Raises ``NativeUnavailable``."""
 
     def __init__(self, instructions: str | None = None) -> None:
-        has_avx2 = bool(_function("t1_has_avx2", *_PLAIN["has_avx2"])())
+        has_avx2 = has_avx2_and_fma()
         self.instructions = instructions or ("avx2" if has_avx2 else "portable")
         if self.instructions == "avx2" and not has_avx2:
             raise NativeUnavailable("this processor has no AVX2 with FMA")
-        self.c: Any = _Functions(self.instructions)
+        self.c: Any = Functions(self.instructions)
 
     @property
     def name(self) -> str:
@@ -168,16 +99,16 @@ class NativeKernels:
 
     # --- products -------------------------------------------------------------------------------------------------------
 
-    def weight(self, tensor: Tensor) -> NativeWeight:
+    def weight(self, tensor: Tensor) -> Weight:
         return NativeWeight(self, tensor)
 
-    def matmul(self, x_NK: Tensor, weight: NativeWeight) -> Tensor:
+    def matmul(self, x_NK: Tensor, weight: Weight) -> Tensor:
         outputs, inputs = weight.tensor.shape
-        return self._matmul(x_NK, weight.forward, outputs, inputs)
+        return self._matmul(x_NK, _packed(weight).forward, outputs, inputs)
 
-    def matmul_gradient(self, dy_NO: Tensor, weight: NativeWeight) -> Tensor:
+    def matmul_gradient(self, dy_NO: Tensor, weight: Weight) -> Tensor:
         outputs, inputs = weight.tensor.shape
-        return self._matmul(dy_NO, weight.backward, inputs, outputs)
+        return self._matmul(dy_NO, _packed(weight).backward, inputs, outputs)
 
     def _matmul(self, x: Tensor, panels: Tensor, columns: int, depth: int) -> Tensor:
         rows = _f32(x)
@@ -186,13 +117,13 @@ class NativeKernels:
         self.c.matmul(rows.shape[0], columns, depth, depth, rows.data_ptr(), panels.data_ptr(), y.data_ptr(), 0)
         return y.to(x.dtype)
 
-    def grouped_matmul(self, x_RK: Tensor, weight: NativeWeight, offset: Tensor) -> Tensor:
+    def grouped_matmul(self, x_RK: Tensor, weight: Weight, offset: Tensor) -> Tensor:
         _, outputs, inputs = weight.tensor.shape
-        return self._grouped(x_RK, weight.forward, offset, outputs, inputs)
+        return self._grouped(x_RK, _packed(weight).forward, offset, outputs, inputs)
 
-    def grouped_matmul_gradient(self, dy_RO: Tensor, weight: NativeWeight, offset: Tensor) -> Tensor:
+    def grouped_matmul_gradient(self, dy_RO: Tensor, weight: Weight, offset: Tensor) -> Tensor:
         _, outputs, inputs = weight.tensor.shape
-        return self._grouped(dy_RO, weight.backward, offset, inputs, outputs)
+        return self._grouped(dy_RO, _packed(weight).backward, offset, inputs, outputs)
 
     def _grouped(self, x: Tensor, panels: Tensor, offset: Tensor, columns: int, depth: int) -> Tensor:
         rows = _f32(x)
@@ -206,8 +137,8 @@ class NativeKernels:
         dy, x = _f32(dy_NO), _f32(x_NK)
         strip = torch.empty(_most_rows(grains) * PANEL)
         largest = self.c.weight_gradient(
-            dy.shape[1], x.shape[1], dy.data_ptr(), x.data_ptr(), len(grains), grains.start.data_ptr(), grains.end.data_ptr(),
-            grains.weight.data_ptr(), into.sum.data_ptr(), into.big, strip.data_ptr(),
+            dy.shape[1], x.shape[1], dy.data_ptr(), x.data_ptr(), len(grains), grains.start.data_ptr(),
+            grains.end.data_ptr(), grains.weight.data_ptr(), into.sum.data_ptr(), into.big, strip.data_ptr(),
         )  # fmt: skip
         into.note(largest, len(grains))
 
@@ -228,8 +159,9 @@ class NativeKernels:
         dy, x, weight = _flat(dy_NH), _flat(x_NH), _flat(weight_H)
         dx, work = torch.empty_like(x), torch.empty_like(weight, dtype=torch.float32)
         largest = self.c.rms_norm_gradient(
-            _type(x), weight.shape[0], dy.data_ptr(), x.data_ptr(), weight.data_ptr(), saved_N.data_ptr(), len(grains),
-            grains.start.data_ptr(), grains.end.data_ptr(), into.big, dx.data_ptr(), into.sum.data_ptr(), work.data_ptr(),
+            _type(x), weight.shape[0], dy.data_ptr(), x.data_ptr(), weight.data_ptr(), saved_N.data_ptr(),
+            len(grains), grains.start.data_ptr(), grains.end.data_ptr(), into.big, dx.data_ptr(), into.sum.data_ptr(),
+            work.data_ptr(),
         )  # fmt: skip
         into.note(largest, len(grains))
         return dx
@@ -282,8 +214,8 @@ class NativeKernels:
     ) -> None:
         key, value = _f32(key_NGD), _f32(value_NGD)
         self.c.store_rows(
-            *key.shape, key.data_ptr(), value.data_ptr(), first_page_N.data_ptr(), position_N.data_ptr(), keys_PGDT.data_ptr(),
-            values_PGTD.data_ptr(),
+            *key.shape, key.data_ptr(), value.data_ptr(), first_page_N.data_ptr(), position_N.data_ptr(),
+            keys_PGDT.data_ptr(), values_PGTD.data_ptr(),
         )  # fmt: skip
 
     def attend(
@@ -297,7 +229,7 @@ class NativeKernels:
     ) -> tuple[Tensor, Tensor]:
         query = _f32(query_NQD)
         rows, heads, width = query.shape
-        assert width % 8 == 0 and width <= 256, f"heads of width {width}: a multiple of 8 up to 256 is needed"
+        assert width in range(8, 257, 8), f"heads of width {width}: a multiple of 8 up to 256 is needed"
         out, softmax = torch.empty_like(query), torch.empty(rows, heads, 2)
         self.c.attend(
             rows, heads, keys_PGDT.shape[1], width, query.data_ptr(), keys_PGDT.data_ptr(), values_PGTD.data_ptr(),
@@ -326,9 +258,9 @@ class NativeKernels:
         work = torch.empty(10 * longest * width)
         tiles = ExactSum("keys and values", (), bits=bits)
         largest = self.c.attention_gradient(
-            length_S.shape[0], start_S.data_ptr(), length_S.data_ptr(), heads, key.shape[1], width, longest, query.data_ptr(), key.data_ptr(),
-            value.data_ptr(), out.data_ptr(), softmax.data_ptr(), dout.data_ptr(), scale, tiles.big, dquery.data_ptr(), dkey.data_ptr(),
-            dvalue.data_ptr(), work.data_ptr(),
+            length_S.shape[0], start_S.data_ptr(), length_S.data_ptr(), heads, key.shape[1], width, longest,
+            query.data_ptr(), key.data_ptr(), value.data_ptr(), out.data_ptr(), softmax.data_ptr(), dout.data_ptr(),
+            scale, tiles.big, dquery.data_ptr(), dkey.data_ptr(), dvalue.data_ptr(), work.data_ptr(),
         )  # fmt: skip
         tiles.note(largest, longest // PAGE)
         tiles.check()
@@ -362,8 +294,8 @@ class NativeKernels:
         dweights, logits, chosen = _flat(dweights_NK), _flat(logits_NE), _flat(experts_NK)
         dlogits, work = torch.empty_like(logits), torch.empty(2 * logits.shape[1])
         self.c.gate_gradient(
-            _type(logits), *logits.shape, chosen.shape[1], logits.data_ptr(), chosen.data_ptr(), normalise, dweights.data_ptr(),
-            dlogits.data_ptr(), work.data_ptr(),
+            _type(logits), *logits.shape, chosen.shape[1], logits.data_ptr(), chosen.data_ptr(), normalise,
+            dweights.data_ptr(), dlogits.data_ptr(), work.data_ptr(),
         )  # fmt: skip
         return dlogits
 
@@ -387,11 +319,9 @@ class NativeKernels:
     def combine(self, rows_RH: Tensor, place_NK: Tensor, weights_NK: Tensor | None) -> Tensor:
         rows = _flat(rows_RH)
         weights = None if weights_NK is None else _flat(weights_NK)
+        place, factors = place_NK.data_ptr(), None if weights is None else weights.data_ptr()
         out = rows.new_empty(place_NK.shape[0], rows.shape[1])
-        self.c.combine(
-            _type(rows), *place_NK.shape, rows.shape[1], rows.data_ptr(), place_NK.data_ptr(), None if weights is None else weights.data_ptr(),
-            out.data_ptr(),
-        )  # fmt: skip
+        self.c.combine(_type(rows), *place_NK.shape, rows.shape[1], rows.data_ptr(), place, factors, out.data_ptr())
         return out
 
     def combine_gradient(
@@ -400,24 +330,25 @@ class NativeKernels:
         dout, rows, weights = _flat(dout_NH), _flat(rows_RH), _flat(weights_NK)
         drows, dweights = torch.empty_like(rows), torch.empty_like(weights)
         self.c.combine_gradient(
-            _type(rows), *place_NK.shape, rows.shape[1], dout.data_ptr(), rows.data_ptr(), place_NK.data_ptr(), weights.data_ptr(),
-            drows.data_ptr(), dweights.data_ptr(),
+            _type(rows), *place_NK.shape, rows.shape[1], dout.data_ptr(), rows.data_ptr(), place_NK.data_ptr(),
+            weights.data_ptr(), drows.data_ptr(), dweights.data_ptr(),
         )  # fmt: skip
         return drows, dweights
 
     # --- log-probs ------------------------------------------------------------------------------------------------------
 
     def logprob(
-        self, hidden_RH: Tensor, head: NativeWeight, ids_R: Tensor, temperature: float
+        self, hidden_RH: Tensor, head: Weight, ids_R: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         hidden, ids = _f32(hidden_RH), _flat(ids_R)
         vocabulary, width = head.tensor.shape
+        panels = _packed(head)
         rows = hidden.shape[0]
         logprob, entropy, softmax = torch.empty(rows), torch.empty(rows), torch.empty(rows, 2)
         work = torch.empty(TILE_ROWS * TILE_WORDS)
         self.c.logprob(
-            rows, vocabulary, width, hidden.data_ptr(), head.forward.data_ptr(), ids.data_ptr(), temperature, _type(hidden_RH),
-            logprob.data_ptr(), entropy.data_ptr(), softmax.data_ptr(), work.data_ptr(),
+            rows, vocabulary, width, hidden.data_ptr(), panels.forward.data_ptr(), ids.data_ptr(), temperature,
+            _type(hidden_RH), logprob.data_ptr(), entropy.data_ptr(), softmax.data_ptr(), work.data_ptr(),
         )  # fmt: skip
         return logprob, entropy, softmax
 
@@ -425,7 +356,7 @@ class NativeKernels:
         self,
         dlogprob_R: Tensor,
         hidden_RH: Tensor,
-        head: NativeWeight,
+        head: Weight,
         ids_R: Tensor,
         saved: Tensor,
         temperature: float,
@@ -434,13 +365,15 @@ class NativeKernels:
     ) -> Tensor:
         hidden, ids, upstream = _f32(hidden_RH), _flat(ids_R), _f32(dlogprob_R)
         vocabulary, width = head.tensor.shape
+        panels = _packed(head)
         most = _most_rows(grains)
         dhidden, work = torch.empty_like(hidden), torch.empty(most * (TILE_WORDS + PANEL))
         zero = torch.zeros(len(grains), dtype=torch.int64)
         largest = self.c.logprob_gradient(
-            vocabulary, width, hidden.data_ptr(), head.forward.data_ptr(), head.backward.data_ptr(), ids.data_ptr(), saved.data_ptr(),
-            upstream.data_ptr(), temperature, _type(hidden_RH), len(grains), grains.start.data_ptr(), grains.end.data_ptr(), zero.data_ptr(),
-            into.big, dhidden.data_ptr(), into.sum.data_ptr(), most, work.data_ptr(),
+            vocabulary, width, hidden.data_ptr(), panels.forward.data_ptr(), panels.backward.data_ptr(), ids.data_ptr(),
+            saved.data_ptr(), upstream.data_ptr(), temperature, _type(hidden_RH), len(grains),
+            grains.start.data_ptr(), grains.end.data_ptr(), zero.data_ptr(), into.big, dhidden.data_ptr(),
+            into.sum.data_ptr(), most, work.data_ptr(),
         )  # fmt: skip
         into.note(largest, len(grains))
         return dhidden.to(hidden_RH.dtype)
@@ -451,8 +384,8 @@ class NativeKernels:
         token, logprob, entropy = torch.empty(rows, dtype=torch.int64), torch.empty(rows), torch.empty(rows)
         work = torch.empty(vocabulary)
         self.c.draw(
-            rows, vocabulary, logits.data_ptr(), temperature_R.data_ptr(), uniform_R.data_ptr(), _type(logits_RV), token.data_ptr(),
-            logprob.data_ptr(), entropy.data_ptr(), work.data_ptr(),
+            rows, vocabulary, logits.data_ptr(), temperature_R.data_ptr(), uniform_R.data_ptr(), _type(logits_RV),
+            token.data_ptr(), logprob.data_ptr(), entropy.data_ptr(), work.data_ptr(),
         )  # fmt: skip
         return token, logprob, entropy
 
