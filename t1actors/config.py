@@ -46,7 +46,6 @@ class ModelConfig:
     """Where the critic's weights come from: ``policy`` (the policy's trunk, a zero value head), or a critic folder."""
     train_dtype: Literal["float32", "bfloat16"] = "float32"
     sampler_dtype: Literal["float32", "bfloat16"] = "float32"
-    experts: Literal["grouped_mm", "eager"] = "grouped_mm"
 
 
 @dataclass(frozen=True)
@@ -147,8 +146,10 @@ class TrainConfig:
     lam: float = 1.0
     snapshot_every: int = 4
     micro_batch_ids: int = 8192
-    """Most ids in one forward and backward pass; bounds memory, fixed for the run because it decides bytes."""
+    """Most ids in one forward and backward pass; bounds memory and decides no bit of a step."""
     replay_routing: bool = True
+    recompute_layers: bool = False
+    """Keep only each layer's input for the backward pass and run the layer again in it: less memory, more time, the same bits."""
     critic: CriticConfig = field(default_factory=CriticConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
 

@@ -58,10 +58,10 @@ class ExactSum:
         """Raises ``ExactRangeError`` when the sum may be inexact."""
         one, all_of_them = 2.0 ** (51 - self.bits), 2.0 ** (53 - self.bits)
         if not (self.largest < one and self.partials * self.largest < all_of_them):
+            state = "is not finite" if not math.isfinite(self.largest) else "is too large to be summed exactly"
             raise ExactRangeError(
-                f"gradient of {self.name}: {self.partials} partials up to {self.largest:.3g} leave the exact range of a "
-                f"grid of 2^-{self.bits} (each below {one:g}, together below {all_of_them:g}); a smaller learning signal "
-                "(train.critic.loss_scale, rewards) or a coarser grid (train.gradient_bits) keeps it"
+                f"the gradient of {self.name} {state}: {self.partials} partials up to {self.largest:.3g}, on a grid of 2^-{self.bits} "
+                f"each must stay below {one:g} and all together below {all_of_them:g}"
             )
 
     def quantum_over_rms(self) -> float:

@@ -41,7 +41,7 @@ class Network:
         return dict(self._parameters)
 
     def weights(self) -> dict[str, Tensor]:
-        """The live tensors by canonical name, detached, not copied. Whoever writes to them calls ``prepared.changed``."""
+        """The live tensors by canonical name, detached, not copied."""
         return {name: parameter.detach() for name, parameter in self._parameters.items()}
 
     def digest(self) -> str:
@@ -53,7 +53,6 @@ class Network:
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(weights[name])
-        self.prepared.changed()
 
     def gradients(self) -> Gradients:
         """Empty sums for an update of this network's weights."""

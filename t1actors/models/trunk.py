@@ -197,8 +197,13 @@ class Trunk:
         )
 
     def _linear(self, name: str, x_NH: Tensor, places: _Places) -> Tensor:
-        name = f"{self._prefix}{name}.weight"
-        return functions.matmul(self._kernels, x_NH, self._prepared.matrix(name), places.grains, places.into(name))
+        weight, bias = f"{self._prefix}{name}.weight", f"{self._prefix}{name}.bias"
+        y_NO = functions.matmul(self._kernels, x_NH, self._prepared.matrix(weight), places.grains, places.into(weight))
+        if bias not in self._prepared:
+            return y_NO
+        return functions.add_bias(
+            self._kernels, y_NO, self._prepared.vector(bias), places.grains, places.into(bias)
+        )
 
     def _attend(
         self,

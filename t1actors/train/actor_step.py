@@ -23,6 +23,7 @@ import torch
 
 from t1actors.config import TrainConfig
 from t1actors.models.checkpoint import weights_digest
+from t1actors.models.gradients import Gradients
 from t1actors.models.policy import Policy
 from t1actors.train.batch import Batch, micro_batches, minibatches
 from t1actors.train.digests import (
@@ -155,9 +156,7 @@ def actor_step(
     advantages_T = torch.from_numpy(advantages(batch, values_T, config).astype(np.float32))
     losses = UpdateLosses(batch)
     applied: list[Applied] = []
-    ratios: list[torch.Tensor] = []
-    kls: list[torch.Tensor] = []
-    clipped: list[torch.Tensor] = []
+    ratio_ET, clipped_ET, kl_ET = (np.zeros((actor.epochs, batch.sampled), dtype=np.float32) for _ in range(3))
 
     def slabs(epoch: int) -> list[tuple[tuple[int, ...], list[MicroBatch]]]:
         cut = minibatches(batch, actor.minibatches, seed=seed, step=step, epoch=epoch, part="actor")
@@ -177,9 +176,9 @@ def actor_step(
                 _note_start(streams, micro, own_T, *logprobs(network, micro, batch, config))
         for epoch in range(actor.epochs):
             for number, (places, micros) in enumerate(first if epoch == 0 else slabs(epoch)):
-                total = losses.begin(places)
+                trainer.begin(losses.begin(places))
                 for micro in micros:
-                    current_n, entropy_n = logprobs(network, micro, batch, config)
+                    current_n, entropy_n = logprobs(network, micro, batch, config, trainer.sums)
                     if epoch == 0 and number == 0:
                         _note_start(streams, micro, own_T, current_n.detach(), entropy_n)
                     behaviour_n = torch.from_numpy(streams.behaviour_T[micro.tokens_n])
@@ -189,10 +188,10 @@ def actor_step(
                     losses.record(micro.tokens_n, terms.loss_n)
                     streams.trained_T[micro.tokens_n] = current_n.detach().numpy()
                     streams.clipped_T[micro.tokens_n] = terms.clipped_n.numpy()
-                    ratios.append(terms.ratio_n)
-                    clipped.append(terms.clipped_n)
-                    kls.append(kl_estimate(current_n.detach() - behaviour_n))
-                    trainer.backward(terms.loss_n.sum() / total)
+                    ratio_ET[epoch, micro.tokens_n] = terms.ratio_n.numpy()
+                    clipped_ET[epoch, micro.tokens_n] = terms.clipped_n.numpy()
+                    kl_ET[epoch, micro.tokens_n] = kl_estimate(current_n.detach() - behaviour_n).numpy()
+                    trainer.backward(terms.loss_n)
                 if inspect is not None:
                     tokens_n, gradients = batch.tokens_of(places), trainer.gradients()
                     inspect(
@@ -218,7 +217,6 @@ def actor_step(
                 applied.append(trainer.apply())
         after = trainer.state()
         working = working_weights(network, after.weights)
-    ratio = torch.cat(ratios).double()
     report = ActorReport(
         weights_before=before,
         weights_after=weights_digest(working),
@@ -230,10 +228,10 @@ def actor_step(
         gradient_digest=gradient_digest(a.gradients for a in applied),
         gradient_norm=float(np.mean([a.gradient_norm for a in applied])),
         gap=gap(streams.current_T, streams.behaviour_T, batch.sampler_logprobs_T),
-        ratio_mean=float(ratio.mean()),
-        ratio_max=float(ratio.max()),
-        clip_share=float(torch.cat(clipped).double().mean()),
-        kl=float(torch.cat(kls).double().mean()),
+        ratio_mean=float(ratio_ET.mean(dtype=np.float64)),
+        ratio_max=float(ratio_ET.max()),
+        clip_share=float(clipped_ET.mean(dtype=np.float64)),
+        kl=float(kl_ET.mean(dtype=np.float64)),
         entropy=float(streams.entropy_T.mean(dtype=np.float64)),
         tokens=np.stack(
             [streams.behaviour_T, streams.current_T, advantages_T.numpy(), values_T, streams.clipped_T], axis=1
@@ -254,12 +252,17 @@ def actor_step(
 
 
 def logprobs(
-    network: Policy, micro: MicroBatch, batch: Batch, config: TrainConfig
+    network: Policy, micro: MicroBatch, batch: Batch, config: TrainConfig, gradients: Gradients | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-prob, entropy) of a slab's sampled tokens under the network's weights, at the batch's temperature."""
     routing = micro.routing_RLK if config.replay_routing else None
-    hidden_nH = network.hidden_packed(micro.ids_R, micro.lengths, micro.rows_n, routing)
-    return network.logprobs(hidden_nH, micro.targets_n, temperature=batch.temperature)
+    rows_n = micro.rows_n
+    forwarded = network.forward_packed(
+        micro.ids_R, micro.lengths, routing, rows_R=rows_n, gradients=gradients, recompute=config.recompute_layers
+    )
+    return network.logprobs(
+        forwarded.hidden_NH, micro.targets_n, temperature=batch.temperature, gradients=gradients, rows_R=rows_n
+    )
 
 
 def gap(

@@ -14,6 +14,7 @@ import torch
 
 from t1actors.config import TrainConfig
 from t1actors.models.checkpoint import weights_digest
+from t1actors.models.gradients import Gradients
 from t1actors.models.value import ValueModel
 from t1actors.train.batch import Batch, micro_batches, minibatches
 from t1actors.train.digests import (
@@ -76,7 +77,7 @@ def estimate_values(network: ValueModel, state: TrainerState, batch: Batch, conf
         load_masters(network, state.weights)
         for places in micro_batches(batch, range(len(batch.trials)), config.micro_batch_ids):
             micro = pack(batch, places)
-            values_T[micro.tokens_n] = _values(network, micro).numpy()
+            values_T[micro.tokens_n] = _values(network, micro, config).numpy()
     _, returns_T = batch_credit(batch.chunk_rewards, batch.chunk_sampled, values_T, gamma=config.gamma, lam=config.lam)
     return Values(
         values_T, array_digest(values_T), explained_variance(returns_T, values_T), trial_digests(values_T, batch)
@@ -102,18 +103,17 @@ def critic_step(
     applied: list[Applied] = []
     with exact():
         before = version_of(network, state)
-        trainer = Trainer(network, state, critic, what=f"step {step}, critic")
+        trainer = Trainer(network, state, critic, what=f"step {step}, critic", loss_scale=critic.loss_scale)
         for epoch in range(critic.epochs):
             for places in minibatches(batch, critic.minibatches, seed=seed, step=step, epoch=epoch, part="critic"):
-                total = losses.begin(places)
+                trainer.begin(losses.begin(places))
                 for micro_places in micro_batches(batch, places, config.micro_batch_ids):
                     micro = pack(batch, micro_places)
-                    value_n = _values(network, micro)
+                    value_n = _values(network, micro, config, trainer.sums)
                     tokens_n = torch.from_numpy(micro.tokens_n)
                     loss_n = value_loss(value_n, old[tokens_n], returns[tokens_n], value_clip=critic.value_clip)
-                    loss_n = loss_n * critic.loss_scale
-                    losses.record(micro.tokens_n, loss_n)
-                    trainer.backward(loss_n.sum() / total)
+                    losses.record(micro.tokens_n, loss_n * critic.loss_scale)
+                    trainer.backward(loss_n)
                 losses.finish()
                 applied.append(trainer.apply())
         after = trainer.state()
@@ -143,5 +143,10 @@ def critic_step(
     return CriticResult(after, report)
 
 
-def _values(network: ValueModel, micro: MicroBatch) -> torch.Tensor:
-    return network.values(network.hidden_packed(micro.ids_R, micro.lengths, micro.rows_n))
+def _values(
+    network: ValueModel, micro: MicroBatch, config: TrainConfig, gradients: Gradients | None = None
+) -> torch.Tensor:
+    forwarded = network.forward_packed(
+        micro.ids_R, micro.lengths, rows_R=micro.rows_n, gradients=gradients, recompute=config.recompute_layers
+    )
+    return network.values(forwarded.hidden_NH, gradients=gradients, rows_R=micro.rows_n)
