@@ -79,7 +79,8 @@ def train(
     *,
     on_progress: Callable[[SftProgress], None] | None = None,
 ) -> None:
-    """Trains ``model`` in place."""
+    """Trains ``model`` in place. Through torch's own autograd: what comes of it is shipped as weights, and no run replays it."""
+    model.requires_grad_(True)
     draw = random.Random(config.seed)
     optimizer = torch.optim.AdamW(
         model.parameters(), config.learning_rate, betas=config.betas, weight_decay=config.weight_decay, foreach=True
@@ -102,6 +103,7 @@ def train(
         optimizer.zero_grad(set_to_none=True)
         if on_progress is not None:
             on_progress(progress)
+    model.requires_grad_(False)
     model.eval()
 
 

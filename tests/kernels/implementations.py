@@ -8,10 +8,12 @@ from collections.abc import Callable
 import pytest
 from t1kernels.interface import Kernels
 from t1kernels.native import NativeKernels, NativeUnavailable
+from t1kernels.padded import PaddedKernels
 
 MAKERS: dict[str, Callable[[], Kernels]] = {
     "native/avx2": lambda: NativeKernels("avx2"),
     "native/portable": lambda: NativeKernels("portable"),
+    "padded": PaddedKernels,
 }
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from t1kernels.exact import ExactSum
 from t1kernels.interface import PAGE
 from t1kernels.padded.arithmetic import decay, exponential, folded, on_grid
-from t1kernels.padded.products import ROWS, aligned, greater
+from t1kernels.padded.products import ROWS, greater
 
 AT_ONCE = 1 << 19
 """Scores held at a time."""
@@ -143,4 +143,38 @@ def attention_gradient(
     cut = _Tiles(
         start_S[sequence_T][:, None] + torch.minimum(position_TC, last_T[:, None]), position_TC > last_T[:, None]
     )
-    query, dout, out, softmax = (cut.heads(x, groups) for x in (dout_and_query := (query_NQD, dout_NQD, out_NQD, softmax_NQ2)))
+    query, dout, out = (cut.heads(x, groups) for x in (query_NQD, dout_NQD, out_NQD))
+    softmax = cut.heads(softmax_NQ2, groups)
+    unused = cut.absent[:, None, :, None]
+    key, value = (cut.heads(x, groups).masked_fill_(unused, 0.0) for x in (key_NGD, value_NGD))
+    blank_TM = cut.absent.repeat_interleave(share, dim=1)
+    at_TM = position_TC.repeat_interleave(share, dim=1).masked_fill_(blank_TM, -1)  # such a row sees nothing
+    mean = folded(dout * out)
+    dquery = torch.empty_like(query)
+    dkey, dvalue = (torch.zeros_like(x, dtype=torch.float64) for x in (key, value))
+    exact = ExactSum("keys and values", (), bits=GRID_BITS)
+    largest, at_once = 0.0, max(1, AT_ONCE // (query.shape[1] * query.shape[2] * PAGE))
+    for some in number_T.argsort(descending=True).split(at_once):
+        number, first, to_query = number_T[some], first_T[some], torch.zeros_like(query[some])
+        q, do, m = query[some], dout[some], mean[some][..., None]
+        high, total = softmax[some].split(1, dim=-1)
+        for block in range(int(number[0]) + 1):
+            n = int((number >= block).sum())
+            page = first[:n] + block
+            k, v = key[page], value[page]
+            hidden = (torch.arange(block * PAGE, (block + 1) * PAGE) > at_TM[some][:n, :, None])[:, None]
+            scores = _bmm(q[:n], k.transpose(2, 3)).mul_(scale).sub_(high[:n])
+            weights = (exponential(scores) / total[:n]).masked_fill_(hidden, 0.0)
+            slopes = (_bmm(do[:n], v.transpose(2, 3)) - m[:n]).mul_(weights).mul_(scale).masked_fill_(hidden, 0.0)
+            to_query[:n] += _bmm(slopes, k)
+            for sums, partial in (
+                (dkey, _bmm(slopes.transpose(2, 3), q[:n])),
+                (dvalue, _bmm(weights.transpose(2, 3), do[:n])),
+            ):
+                largest = greater(largest, partial)
+                sums.index_add_(0, page, on_grid(partial, exact.big))
+        dquery[some] = to_query
+    exact.note(largest, int(pages_S.max()) if pages_S.numel() else 0)
+    exact.check()
+    rows, dtype = query_NQD.shape[0], query_NQD.dtype
+    return tuple(cut.rows(x.float(), rows).to(dtype) for x in (dquery, dkey, dvalue))  # type: ignore[return-value]
