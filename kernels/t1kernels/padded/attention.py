@@ -20,7 +20,7 @@ from torch import Tensor
 from t1kernels.exact import ExactSum
 from t1kernels.interface import PAGE
 from t1kernels.padded.arithmetic import decay, exponential, folded, on_grid
-from t1kernels.padded.products import ROWS, greater
+from t1kernels.padded.products import ROWS, greater, magnitude
 
 AT_ONCE = 1 << 19
 """Scores held at a time."""
@@ -81,7 +81,8 @@ def attend(
     query_NQD: Tensor, keys_PGDC: Tensor, values_PGCD: Tensor, first_N: Tensor, position_N: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
     """See ``interface.Kernels.attend``."""
-    groups = keys_PGDC.shape[1]
+    groups, width = keys_PGDC.shape[1:3]
+    assert width >= ROWS, f"heads of width {width}: at least {ROWS} are needed"
     cut = _Tiles.of_runs(first_N)
     position_TM = position_N[cut.row].repeat_interleave(query_NQD.shape[1] // groups, dim=1)
     last_T = position_TM.amax(1)
@@ -171,7 +172,7 @@ def attention_gradient(
                 (dkey, _bmm(slopes.transpose(2, 3), q[:n])),
                 (dvalue, _bmm(weights.transpose(2, 3), do[:n])),
             ):
-                largest = greater(largest, partial)
+                largest = greater(largest, magnitude(partial))
                 sums.index_add_(0, page, on_grid(partial, exact.big))
         dquery[some] = to_query
     exact.note(largest, int(pages_S.max()) if pages_S.numel() else 0)

@@ -1,12 +1,16 @@
-"""Products in tiles of one shape: 16 rows by at most 256 columns, so that a row's bits cannot depend on how many there are.
+"""Products in tiles of one shape, so that a row's bits cannot depend on how many rows there are, or on where it lies.
 
-Torch hands every tile to the same routine with the same sizes; how many tiles there are changes nothing in any of them.
-What a tile leaves open is whether its rows are alike (``t1kernels.probe`` looks). A weight's gradient is a product per
-grain, its rows padded with zeros to a power of two of at least 16: a function of the grain alone.
+A tile is 16 rows by at most 256 columns, every dimension filled up with zeros to a multiple of 16. Torch hands all tiles to
+the same routine with the same sizes: how many there are changes nothing in any of them. That the rows of a tile are alike
+holds of the routines of today's libraries for such sizes, and not for fewer than 12 columns (``t1kernels.probe`` looks).
+
+A weight's gradient is a product per grain, its rows filled up with zeros to a power of two of at least 16: a function of
+the grain alone.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,50 +23,45 @@ from t1kernels.padded.arithmetic import folded, on_grid
 
 ROWS = 16
 COLUMNS = 256
-ALIGNMENT = 64
-"""Bytes at which tiles begin, as torch's own memory does."""
+ALIGNMENT_BYTES = 64
+"""Where tiles begin, as torch's own memory does."""
 AT_ONCE = 1 << 22
 """Elements of partial gradients held at a time."""
 
 
 class PaddedWeight:
-    """A weight (O, K) or a group (W, O, K), and the same in float32. The tensor must not change afterwards."""
+    """A weight (O, K) or a group (W, O, K), and the same as matrices for tiles. The tensor must not change afterwards."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor.detach()
-        self._float: Tensor | None = None
+        self._filled: Tensor | None = None
 
     @property
-    def float(self) -> Tensor:
-        """In float32 memory of its own where the tensor's will not do."""
-        if self._float is None:
-            self._float = aligned(self.tensor)
-        return self._float
+    def filled(self) -> Tensor:
+        """In float32, filled up, in memory of its own where the tensor's will not do."""
+        if self._filled is None:
+            self._filled = filled(self.tensor)
+        return self._filled
 
 
-def float_of(weight: Weight) -> Tensor:
-    """``weight`` in float32."""
+def matrices(weight: Weight) -> Tensor:
+    """``weight`` in float32 with both dimensions filled up."""
     assert isinstance(weight, PaddedWeight), f"{type(weight).__name__} was made by other kernels"
-    return weight.float
+    return weight.filled
 
 
-def aligned(x: Tensor) -> Tensor:
-    """As float32 without gaps, at an aligned address."""
-    x = x.detach().float().contiguous()
-    return x.clone() if x.data_ptr() % ALIGNMENT else x
+def filled(x: Tensor) -> Tensor:
+    """As float32 without gaps at an aligned address, the last two dimensions filled up with zeros to multiples of 16."""
+    x = x.detach().float()
+    below, right = (-size % ROWS for size in x.shape[-2:])
+    x = functional.pad(x, (0, right, 0, below)) if below or right else x.contiguous()
+    return x.clone() if x.data_ptr() % ALIGNMENT_BYTES else x
 
 
 def tiles(x_NK: Tensor) -> Tensor:
-    """Rows as float32 tiles (T, 16, K), the last one filled up with zeros."""
-    rest = -x_NK.shape[0] % ROWS
-    x = x_NK.detach().float()
-    x = functional.pad(x, (0, 0, 0, rest)) if rest else x
-    return aligned(x).view(-1, ROWS, x.shape[1])
-
-
-def untiled(y_TMO: Tensor, rows: int) -> Tensor:
-    """The rows that ``tiles`` was given."""
-    return y_TMO.reshape(-1, y_TMO.shape[-1])[:rows]
+    """Rows as tiles (T, 16, K)."""
+    x = filled(x_NK)
+    return x.view(-1, ROWS, x.shape[1])
 
 
 def product(x_TMK: Tensor, matrix_KO: Tensor) -> Tensor:
@@ -72,18 +71,22 @@ def product(x_TMK: Tensor, matrix_KO: Tensor) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
-def rows_product(x_NK: Tensor, matrix_KO: Tensor) -> Tensor:
-    """Rows times a matrix, in the rows' dtype."""
-    return untiled(product(tiles(x_NK), matrix_KO), x_NK.shape[0]).to(x_NK.dtype)
+def rows_of(y_TMO: Tensor, rows: int, columns: int) -> Tensor:
+    """Tiles as rows, without what filled them up."""
+    return y_TMO.flatten(0, 1)[:rows, :columns]
 
 
-def grouped_product(x_RK: Tensor, matrices_WKO: Tensor, offset: Tensor) -> Tensor:
+def rows_product(x_NK: Tensor, matrix_KO: Tensor, columns: int) -> Tensor:
+    """Rows times a matrix of which so many columns are meant, in the rows' dtype."""
+    return rows_of(product(tiles(x_NK), matrix_KO), x_NK.shape[0], columns).to(x_NK.dtype).contiguous()
+
+
+def grouped_product(x_RK: Tensor, matrices_WKO: Tensor, offset: Tensor, columns: int) -> Tensor:
     """Rows ``offset[w] .. offset[w + 1]`` times matrix w."""
-    y = x_RK.new_empty(x_RK.shape[0], matrices_WKO.shape[2])
-    bounds: list[int] = offset.tolist()
-    for number, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    y = x_RK.new_empty(x_RK.shape[0], columns)
+    for number, (start, end) in enumerate(itertools.pairwise(offset.tolist())):
         if end > start:
-            y[start:end] = rows_product(x_RK[start:end], matrices_WKO[number])
+            y[start:end] = rows_product(x_RK[start:end], matrices_WKO[number], columns)
     return y
 
 
@@ -120,7 +123,7 @@ def weight_partials(dy_NO: Tensor, x_NK: Tensor, grains: Grains, sum_WOK: Tensor
     largest = 0.0
     for some in by_size(grains, dy_NO.shape[1] * x_NK.shape[1]):
         partial_GOK = torch.bmm(some.of(dy_NO).transpose(1, 2), some.of(x_NK))
-        largest = greater(largest, partial_GOK)
+        largest = greater(largest, magnitude(partial_GOK))
         sum_WOK.index_add_(0, some.weight, on_grid(partial_GOK, big))
     return largest
 
@@ -130,12 +133,16 @@ def vector_partials(dy_NH: Tensor, grains: Grains, sum_H: Tensor, big: float) ->
     largest = 0.0
     for some in by_size(grains, dy_NH.shape[1]):
         partial_GH = folded(some.of(dy_NH).transpose(1, 2))
-        largest = greater(largest, partial_GH)
+        largest = greater(largest, magnitude(partial_GH))
         sum_H += on_grid(partial_GH, big).sum(0)
     return largest
 
 
-def greater(largest: float, partial: Tensor) -> float:
-    """The larger of ``largest`` and the partial's largest magnitude; NaN where there is one."""
-    found = float(partial.abs().max()) if partial.numel() else 0.0
-    return found if found != found or found > largest else largest
+def magnitude(partial: Tensor) -> float:
+    """The largest magnitude; NaN where there is one."""
+    return float(partial.abs().max()) if partial.numel() else 0.0
+
+
+def greater(one: float, other: float) -> float:
+    """The larger of two magnitudes; NaN if one is."""
+    return one if one != one or one > other else other
