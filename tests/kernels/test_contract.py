@@ -75,16 +75,17 @@ def grains_of(rows: int, size: int = PAGE) -> Grains:
     return grains(*((top, min(top + size, rows), 0) for top in range(0, rows, size)))
 
 
-def order_free(rows: int, shape: tuple[int, ...], add: Callable[[Tensor, ExactSum], None]) -> Tensor:
+def order_free(rows: int, shape: tuple[int, ...], add: Callable[[Tensor, Grains, ExactSum], object]) -> Tensor:
     """A weight's gradient of grains of 64 rows: in one call, grain by grain, backwards, in two sums that are merged: the
-    same bits."""
+    same bits. ``add`` is given rows and how they are cut into grains."""
 
     def total(cuts: list[list[int]]) -> ExactSum:
         parts: list[ExactSum] = []
         for cut in cuts:
             part = ExactSum("weight", shape, bits=BITS)
             for top in cut:
-                add(torch.arange(top, min(top + PAGE, rows)), part)
+                chosen = torch.arange(top, min(top + PAGE, rows))
+                add(chosen, grains_of(len(chosen)), part)
             parts.append(part)
         for part in parts[1:]:
             parts[0].merge(part)
@@ -92,11 +93,11 @@ def order_free(rows: int, shape: tuple[int, ...], add: Callable[[Tensor, ExactSu
         return parts[0]
 
     tops = list(range(0, rows, PAGE))
-    forward, backward = total([tops]), total([tops[::-1]])
-    split = total([tops[1::2], tops[::2]])
-    assert torch.equal(forward.sum, backward.sum)
-    assert torch.equal(forward.sum, split.sum)
-    return forward.sum
+    at_once = ExactSum("weight", shape, bits=BITS)
+    add(torch.arange(rows), grains_of(rows), at_once)
+    for cuts in ([tops], [tops[::-1]], [tops[1::2], tops[::2]]):
+        assert torch.equal(total(cuts).sum, at_once.sum), "the sum has other bits in another order"
+    return at_once.sum
 
 
 # --- products -----------------------------------------------------------------------------------------------------------
@@ -124,12 +125,9 @@ def test_a_weights_gradient_is_right_and_free_of_order(
     total = order_free(
         rows,
         (outputs, inputs),
-        lambda chosen, into: kernels.weight_gradient(dy[chosen], x[chosen], grains((0, len(chosen), 0)), into),
+        lambda chosen, cut, into: kernels.weight_gradient(dy[chosen], x[chosen], cut, into),
     )
     close(total, dy.double().t() @ x.double(), dtype)
-    at_once = ExactSum("weight", (outputs, inputs), bits=BITS)
-    kernels.weight_gradient(dy, x, grains_of(rows), at_once)
-    assert torch.equal(at_once.sum, total)
 
 
 def test_grouped_products_equal_each_weights_own(kernels: Kernels, dtype: torch.dtype, draws: torch.Generator) -> None:
@@ -172,16 +170,12 @@ def test_the_norm(kernels: Kernels, dtype: torch.dtype, draws: torch.Generator, 
     close(row_independent(70, lambda rows: kernels.rms_norm(x[rows], w, 1e-6)[0]), wanted.detach(), dtype)
     _, saved = kernels.rms_norm(x, w, 1e-6)
 
-    def gradient(rows: Tensor, into: ExactSum) -> Tensor:
-        return kernels.rms_norm_gradient(dy[rows], x[rows], w, saved[rows], grains((0, len(rows), 0)), into)
+    def gradient(rows: Tensor, cut: Grains, into: ExactSum) -> Tensor:
+        return kernels.rms_norm_gradient(dy[rows], x[rows], w, saved[rows], cut, into)
 
     unused = ExactSum("weight", (width,), bits=BITS)
-    close(row_independent(70, lambda rows: gradient(rows, unused)), xd.grad, dtype)
-    close(order_free(70, (width,), lambda rows, into: void(gradient(rows, into))), wd.grad, dtype)
-
-
-def void(_: object) -> None:
-    return None
+    close(row_independent(70, lambda rows: gradient(rows, grains_of(len(rows)), unused)), xd.grad, dtype)
+    close(order_free(70, (width,), gradient), wd.grad, dtype)
 
 
 def test_rotary_positions(kernels: Kernels, dtype: torch.dtype, draws: torch.Generator) -> None:
@@ -214,7 +208,7 @@ def test_the_embeddings_gradient_adds_every_row_exactly(
     kernels: Kernels, dtype: torch.dtype, draws: torch.Generator
 ) -> None:
     ids, dx = torch.randint(0, 11, (150,), generator=draws), normal(draws, 150, 16, dtype=dtype)
-    total = order_free(150, (11, 16), lambda rows, into: kernels.embedding_gradient(dx[rows], ids[rows], into))
+    total = order_free(150, (11, 16), lambda rows, _, into: kernels.embedding_gradient(dx[rows], ids[rows], into))
     close(total, torch.zeros(11, 16, dtype=torch.float64).index_add(0, ids, dx.double()), dtype)
 
 
@@ -379,21 +373,14 @@ def test_selected_log_probs_and_their_gradient(
         1e-4 if dtype == torch.float32 else 0.2
     )
 
-    def gradient(chosen: Tensor, into: ExactSum) -> Tensor:
+    def gradient(chosen: Tensor, cut: Grains, into: ExactSum) -> Tensor:
         return kernels.logprob_gradient(
-            up[chosen],
-            hidden[chosen],
-            weight,
-            ids[chosen],
-            saved[chosen],
-            temperature,
-            grains((0, len(chosen), 0)),
-            into,
+            up[chosen], hidden[chosen], weight, ids[chosen], saved[chosen], temperature, cut, into
         )
 
     unused = ExactSum("head", head.shape, bits=BITS)
-    close(row_independent(rows, lambda r: gradient(r, unused)), hd.grad, dtype)
-    close(order_free(rows, tuple(head.shape), lambda r, into: void(gradient(r, into))), wd.grad, dtype)
+    close(row_independent(rows, lambda r: gradient(r, grains_of(len(r)), unused)), hd.grad, dtype)
+    close(order_free(rows, tuple(head.shape), gradient), wd.grad, dtype)
 
 
 def test_what_is_drawn_has_the_trainers_log_prob(kernels: Kernels, dtype: torch.dtype, draws: torch.Generator) -> None:

@@ -12,6 +12,8 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
+import blake3
+
 
 class NativeUnavailable(ImportError):
     """The compiled kernels are not there, or not for this processor. Says which."""
@@ -89,3 +91,13 @@ class Functions:
 def has_avx2_and_fma() -> bool:
     """Whether this processor runs the AVX2 build."""
     return bool(function("t1_has_avx2", *PLAIN["has_avx2"])())
+
+
+def build() -> dict[str, str]:
+    """What a fingerprint says of the compiled library: a digest of the file and, where it says so itself, its compiler."""
+    found = {"kernels_build": blake3.blake3(Path(library()._name).read_bytes()).hexdigest()[:16]}
+    compiler = getattr(library(), "t1_compiler", None)
+    if compiler is not None:
+        compiler.restype = ctypes.c_char_p
+        found["kernels_compiler"] = compiler().decode()
+    return found
