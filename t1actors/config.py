@@ -150,6 +150,8 @@ class TrainConfig:
     replay_routing: bool = True
     recompute_layers: bool = False
     """Keep only each layer's input for the backward pass and run the layer again in it: less memory, more time, the same bits."""
+    ranks: int = 1
+    """Processes that compute a step of the critic together, and as many of the actor; they decide no bit of a step."""
     critic: CriticConfig = field(default_factory=CriticConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
 
@@ -440,6 +442,7 @@ _LEAST: Mapping[str, int] = {
     "sandbox.output_bytes": 0,
     "verify.parallel": 1,
     "train.micro_batch_ids": 1,
+    "train.ranks": 1,
 }
 _POSITIVE = (
     "rollout.trial_deadline_s",

@@ -36,6 +36,11 @@ class Network:
         self.trunk = Trunk(base, self.prepared)
         self.shape = shape_of(base, self.trunk)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The trunk's number type."""
+        return self._parameters["model.embed_tokens.weight"].dtype
+
     def parameters(self) -> dict[str, nn.Parameter]:
         """Canonical name to parameter, in name order: the order of optimizer state and of digests."""
         return dict(self._parameters)

@@ -38,10 +38,6 @@ class Policy(Network):
         """The language-model head (the embedding itself when tied)."""
         return self.prepared.matrix(self._head_name)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.hf.lm_head.weight.dtype
-
     def logits(self, hidden_RH: Tensor) -> Tensor:
         """Logits (R, V) of the given rows, in the model's dtype. Without gradient."""
         return self.kernels.matmul(hidden_RH, self.head)

@@ -10,6 +10,9 @@ Log pi at the step's start is taken where it is cheapest without another bit: a 
 own forward pass, the others from a pass without gradient over the slabs that train them; and a token sampled by the current
 version needs no pass of its own for log pi_b. One slab, one result: the same weights give the same bits with and without
 gradient.
+
+Several processes may compute a step together (``ranks``): each a share of every minibatch, and after every update all know
+everything of its tokens. How many there are changes no bit.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ from t1actors.train.losses import kl_estimate, policy_terms
 from t1actors.train.networks import version_of, working_weights
 from t1actors.train.optimizer import global_norm
 from t1actors.train.packing import MicroBatch, pack
+from t1actors.train.ranks import ALONE, Ranks, divided
 from t1actors.train.returns import Floats, batch_credit, whiten
 from t1actors.train.state import Tensors, TrainerState
 from t1actors.train.trainer import Applied, Trainer
@@ -136,8 +140,9 @@ def actor_step(
     seed: int,
     step: int,
     inspect: Inspect | None = None,
+    ranks: Ranks = ALONE,
 ) -> ActorResult:
-    """The actor after ``epochs`` x ``minibatches`` updates.
+    """The actor after ``epochs`` x ``minibatches`` updates, the same on all ranks.
 
     Args:
         network: scratch, of the state's architecture; its weights on return are those after the step.
@@ -147,10 +152,12 @@ def actor_step(
         values_T: V_old, float32, from ``critic_step.estimate_values``.
         seed, step: with the trials' index they decide the minibatches, nothing else.
         inspect: called with every update before it is made; it decides nothing (``train.inspection``).
+        ranks: the processes that compute the step together, all called with the same arguments.
 
     Raises:
         TrainError: a behaviour version's weights are missing, or are not what the version names.
         NonFiniteError: a gradient is not finite.
+        RanksError: another rank died, failed or is stuck.
     """
     actor = config.actor
     advantages_T = torch.from_numpy(advantages(batch, values_T, config).astype(np.float32))
@@ -160,8 +167,10 @@ def actor_step(
 
     def slabs(epoch: int) -> list[tuple[tuple[int, ...], list[MicroBatch]]]:
         cut = minibatches(batch, actor.minibatches, seed=seed, step=step, epoch=epoch, part="actor")
+        limit = config.micro_batch_ids
         return [
-            (places, [pack(batch, m) for m in micro_batches(batch, places, config.micro_batch_ids)]) for places in cut
+            (places, [pack(batch, m) for m in micro_batches(batch, divided(batch, places, ranks), limit)])
+            for places in cut
         ]
 
     with exact():
@@ -192,6 +201,12 @@ def actor_step(
                     clipped_ET[epoch, micro.tokens_n] = terms.clipped_n.numpy()
                     kl_ET[epoch, micro.tokens_n] = kl_estimate(current_n.detach() - behaviour_n).numpy()
                     trainer.backward(terms.loss_n)
+                ranks.merge(trainer.sums)
+                found = [losses.loss_T, streams.trained_T, streams.clipped_T]
+                found += [ratio_ET[epoch], clipped_ET[epoch], kl_ET[epoch]]
+                if epoch == 0:
+                    found += [streams.behaviour_T, streams.current_T, streams.entropy_T]
+                ranks.share(found, [micro.tokens_n for micro in micros], batch.tokens_of(places))
                 if inspect is not None:
                     tokens_n, gradients = batch.tokens_of(places), trainer.gradients()
                     inspect(
