@@ -74,15 +74,19 @@ def surroundings(kernels: Kernels) -> dict[str, str]:
         **{package: _version(package) for package in PACKAGES},
         "torch_config": torch.__config__.show().replace("\n", " ").strip(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(torch.get_num_threads()),
         "machine": platform.machine(),
         "processor": _processor("model name") or platform.processor() or "unknown",
         "processor_flags": " ".join(
             sorted({flag for flag in _processor("flags", "Features").split() if _FLAGS.search(flag)})
         ),
-        "variables": " ".join(
-            f"{name}={os.environ[name]}" for name in sorted(os.environ) if name.startswith(VARIABLES)
-        ),
+        "variables": " ".join(f"{name}={os.environ[name]}" for name in sorted(os.environ) if _decides(name)),
     }
+
+
+def _decides(variable: str) -> bool:
+    """Whether a library may compute otherwise with it. The number of threads has a line of its own."""
+    return variable.startswith(VARIABLES) and not variable.endswith("_NUM_THREADS")
 
 
 def _version(package: str) -> str:

@@ -114,7 +114,7 @@ def logprob_gradient(
         sum_VH = into.sum[first : first + COLUMNS]
         largest = greater(largest, weight_partials(slope_RV, hidden_RH, grains, sum_VH[None], into.big))
     into.note(largest, len(grains))
-    return rows_of(dhidden, rows, width).to(dtype)
+    return rows_of(dhidden, rows, width).to(dtype).contiguous()
 
 
 def draw(logits_RV: Tensor, temperature_R: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
