@@ -50,10 +50,9 @@ from t1actors.train.jobs import (
 from t1actors.train.ranks import ALONE, GlooRanks
 from t1actors.train.state import Tensors, TrainerState
 
-START_S = 300.0
-"""Loading torch takes seconds, on a machine that is busy with much else a minute."""
 STUCK_S = 1800.0
-"""Longer than any share of an update. The death of a rank is noticed at once and does not wait for this."""
+"""Longer than loading torch on a crowded machine, and than any share of an update. The death of a rank is noticed at
+once and does not wait for this."""
 VERDICT_S = 10.0
 """After a failure, how long the workers have to say what they know of it."""
 END_S = 10.0
@@ -152,14 +151,14 @@ class Crew:
         try:
             for worker in self._joined:
                 if worker.pid is None:
-                    ready = self._hear(worker, START_S)
+                    ready = self._hear(worker, STUCK_S)
                     assert isinstance(ready, Ready)
                     worker.pid = ready.pid
             for worker in self._joined:
                 worker.channel.send(encode(Join(str(folder / "meeting"), worker.rank, size, timeout_s)))
             self._ranks = GlooRanks(folder / "meeting", 0, size, timeout_s=timeout_s)
             for worker in self._joined:
-                assert isinstance(self._hear(worker, START_S), Joined)
+                assert isinstance(self._hear(worker, STUCK_S), Joined)
         except (RanksError, ChannelClosed, ChannelTimeout) as error:
             raise self._failed(error) from error
         finally:

@@ -42,7 +42,7 @@ _distributed: Any = torch.distributed
 StreamT = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int64]
 
-MEETING_S = 60.0
+MEETING_S = 300.0
 """Every rank has loaded what it needs before it is sent to the meeting."""
 
 
