@@ -57,8 +57,10 @@ class ExactSum:
     def check(self) -> None:
         """Raises ``ExactRangeError`` when the sum may be inexact."""
         one, all_of_them = 2.0 ** (51 - self.bits), 2.0 ** (53 - self.bits)
-        if not (self.largest < one and self.partials * self.largest < all_of_them):
-            state = "is not finite" if not math.isfinite(self.largest) else "is too large to be summed exactly"
+        # NaN stays in a sum, while a maximum may pass over it; finite sums are too small to overflow here.
+        finite = math.isfinite(self.largest) and math.isfinite(float(self.sum.sum()))
+        if not (finite and self.largest < one and self.partials * self.largest < all_of_them):
+            state = "is too large to be summed exactly" if finite else "is not finite"
             raise ExactRangeError(
                 f"the gradient of {self.name} {state}: {self.partials} partials up to {self.largest:.3g}, on a grid of 2^-{self.bits} "
                 f"each must stay below {one:g} and all together below {all_of_them:g}"
