@@ -9,9 +9,9 @@ bin := "env -u PYTHONPATH -u PYTHONHOME .venv/bin"
 default:
     @just --list
 
-# Warm-started tiny model, trained with PPO on real shell tasks; ends with a report
+# Warm-started tiny model, trained with PPO on real shell tasks; ends with a report. `--resume RUN` goes on with a stopped run
 run-cluster *args: (_venv "--for-runs")
-    {{bin}}/t1 run --preset demo "$@"
+    {{bin}}/t1 run "$@"
 
 # The same loop in under a minute
 smoke *args: (_venv "--for-runs")

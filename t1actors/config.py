@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import tomllib
 import types
@@ -30,6 +31,8 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class RunConfig:
+    """The run itself: its seed, how durable its log is, how often actors are started again."""
+
     seed: int = 0
     log_durability: Literal["machine", "process"] = "machine"
     restart_budget: int = 20
@@ -40,6 +43,8 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
+    """Which policy and critic, and how they compute."""
+
     policy: str = "builtin:demo"
     """A Hugging Face folder, or ``builtin:NAME`` for a warm start shipped with the package."""
     critic: str = "policy"
@@ -50,6 +55,8 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class TasksConfig:
+    """Which tasks are trained on and held out."""
+
     source: str = "builtin"
     """``builtin`` (the 13 procedural families) or a directory of Harbor-layout tasks."""
     levels: tuple[int, ...] = (1, 2, 3)
@@ -63,6 +70,8 @@ class TasksConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
+    """How many steps of each purpose, in this order, and whether to evaluate."""
+
     warmup_steps: int = 0
     recalibrate_steps: int = 4
     train_steps: int = 36
@@ -72,6 +81,8 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class RolloutConfig:
+    """Trials of a step, and the limits of an episode."""
+
     batch_size: int = 96
     oversample: float = 0.09375
     temperature: float = 1.0
@@ -91,6 +102,8 @@ class RolloutConfig:
 
 @dataclass(frozen=True)
 class SandboxConfig:
+    """Admission, leases and limits of sandboxes."""
+
     backend: Literal["namespaces"] = "namespaces"
     rate_per_s: float = 100.0
     burst: int = 32
@@ -107,6 +120,8 @@ class SandboxConfig:
 
 @dataclass(frozen=True)
 class VerifyConfig:
+    """Grading and the reward."""
+
     deadline_s: float = 900.0
     parallel: int = 8
     reward_scale: float = 20.0
@@ -115,6 +130,8 @@ class VerifyConfig:
 
 @dataclass(frozen=True)
 class CriticConfig:
+    """The critic's loss and optimizer."""
+
     learning_rate: float = 1.5e-5
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.1
@@ -129,6 +146,8 @@ class CriticConfig:
 
 @dataclass(frozen=True)
 class ActorConfig:
+    """The actor's loss and optimizer."""
+
     learning_rate: float = 1e-6
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.1
@@ -142,6 +161,8 @@ class ActorConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
+    """What decides a training step's bytes, with the batch and the states."""
+
     gamma: float = 1.0
     lam: float = 1.0
     snapshot_every: int = 4
@@ -158,6 +179,8 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Config:
+    """The whole tree."""
+
     run: RunConfig = field(default_factory=RunConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     tasks: TasksConfig = field(default_factory=TasksConfig)
@@ -183,6 +206,7 @@ class Resolved:
 
 
 def preset_names() -> list[str]:
+    """The shipped presets, sorted."""
     return sorted(
         p.name.removesuffix(".toml")
         for p in resources.files("t1actors").joinpath("presets").iterdir()
@@ -267,8 +291,14 @@ def digest(config: Config) -> str:
 # --- helpers ------------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """Evaluated once: every key that is checked asks for all of them."""
+    return typing.get_type_hints(cls)
+
+
 def _leaves(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     for f in dataclasses.fields(cls):
         hint = hints[f.name]
         if dataclasses.is_dataclass(hint):
@@ -322,7 +352,7 @@ def _parse_scalar(text: str) -> Any:
 
 
 def _build(cls: type, path: str, values: Mapping[str, Any], origins: Mapping[str, str]) -> Any:
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     arguments: dict[str, Any] = {}
     for f in dataclasses.fields(cls):
         key = f"{path}{f.name}"

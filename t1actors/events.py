@@ -80,6 +80,8 @@ class OutputChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AssertionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One expected assertion of a task, and whether it passed."""
+
     id: str
     passed: bool
 
@@ -112,6 +114,8 @@ class LossByGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=True):
+    """Base of all events; ``v`` is the version of the event's kind."""
+
     v: int = 1
 
 
@@ -147,6 +151,8 @@ class CancelRequested(Event, frozen=True, kw_only=True):
 
 
 class TimerFired(Event, frozen=True, kw_only=True):
+    """A ``Wait`` effect is over."""
+
     key: str
     due_s: float
 
@@ -194,6 +200,8 @@ class ActorStarted(Event, frozen=True, kw_only=True):
 
 
 class ActorReady(Event, frozen=True, kw_only=True):
+    """The actor has read what there was and takes part."""
+
     actor: str
     epoch: int
     seconds: float
@@ -201,6 +209,8 @@ class ActorReady(Event, frozen=True, kw_only=True):
 
 
 class ActorStopped(Event, frozen=True, kw_only=True):
+    """The actor's process ended: with which exit status, and why."""
+
     actor: str
     epoch: int
     exit_code: int
@@ -208,6 +218,8 @@ class ActorStopped(Event, frozen=True, kw_only=True):
 
 
 class ReplicaReclaimed(Event, frozen=True, kw_only=True):
+    """A replica was given up, for ``reason``."""
+
     replica: str
     reason: str
 
@@ -223,6 +235,8 @@ class RunStopped(Event, frozen=True, kw_only=True):
 
 
 class StepOpened(Event, frozen=True, kw_only=True):
+    """A step begins: what it is for, which weights sample it, and its trials."""
+
     step: int
     purpose: Purpose
     version: str
@@ -239,6 +253,8 @@ class BarrierOpened(Event, frozen=True, kw_only=True):
 
 
 class WeightsOffered(Event, frozen=True, kw_only=True):
+    """Weights that replicas are to load at the barrier after ``step``."""
+
     step: int
     digest: str
     weights: Payload
@@ -254,11 +270,15 @@ class WeightsPublished(Event, frozen=True, kw_only=True):
 
 
 class RunFinished(Event, frozen=True, kw_only=True):
+    """Every planned step is done."""
+
     steps: int
     version: str
 
 
 class RunFailed(Event, frozen=True, kw_only=True):
+    """The run gave up at ``step``."""
+
     step: int
     reason: str
 
@@ -275,11 +295,15 @@ class RunPaused(Event, frozen=True, kw_only=True):
 
 
 class SandboxRequested(Event, frozen=True, kw_only=True):
+    """A sandbox for ``trial`` waits to be admitted."""
+
     trial: str
     task: str
 
 
 class SandboxReady(Event, frozen=True, kw_only=True):
+    """The trial's sandbox lives: how it is isolated, and what each part of its creation took."""
+
     trial: str
     task_digest: str
     instruction: str
@@ -317,6 +341,8 @@ class SandboxSealed(Event, frozen=True, kw_only=True):
 
 
 class SandboxReclaimed(Event, frozen=True, kw_only=True):
+    """Nothing of the trial's sandbox is left."""
+
     trial: str
     seconds: float
 
@@ -358,17 +384,23 @@ class TurnSampled(Event, frozen=True, kw_only=True):
 
 
 class EpisodeEnded(Event, frozen=True, kw_only=True):
+    """The trial takes no more turns."""
+
     trial: str
     reason: EpisodeEnd
     turns: int
 
 
 class GenerationQuiesced(Event, frozen=True, kw_only=True):
+    """The replica generates nothing: new weights may be loaded."""
+
     step: int
     replica: str
 
 
 class WeightsLoaded(Event, frozen=True, kw_only=True):
+    """The replica samples from the weights ``digest``."""
+
     step: int
     replica: str
     digest: str
@@ -436,6 +468,8 @@ class TrialReplaced(Event, frozen=True, kw_only=True):
 
 
 class TrialCancelled(Event, frozen=True, kw_only=True):
+    """The trial is not needed any more."""
+
     trial: str
     step: int
     cause: str
@@ -456,6 +490,8 @@ class BatchSealed(Event, frozen=True, kw_only=True):
 
 
 class BatchShort(Event, frozen=True, kw_only=True):
+    """The step cannot reach its batch size."""
+
     step: int
     wanted: int
     possible: int
@@ -484,6 +520,8 @@ class ValuesEstimated(Event, frozen=True, kw_only=True):
 
 
 class CriticUpdated(Event, frozen=True, kw_only=True):
+    """The critic after its update of a step, by digest."""
+
     step: int
     weights_before: str
     weights_after: str

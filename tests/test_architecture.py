@@ -190,6 +190,58 @@ def test_every_module_says_what_it_is_for():
     assert not silent, silent
 
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def public_functions(body: list[ast.stmt]) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in body if isinstance(node, FUNCTIONS) and not node.name.startswith("_")]
+
+
+def protocols() -> dict[str, set[str]]:
+    """Every protocol of ours, by the names of its methods."""
+    return {
+        node.name: {method.name for method in public_functions(node.body)}
+        for path in modules()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in node.bases)
+    }
+
+
+def is_plain_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """A property of one ``return``: its name and type say it all."""
+    names = {ast.unparse(decorator) for decorator in node.decorator_list}
+    return (
+        bool(names & {"property", "cached_property"}) and len(node.body) == 1 and isinstance(node.body[0], ast.Return)
+    )
+
+
+def test_every_public_class_function_and_method_says_what_it_is_for():
+    """Public: no leading underscore, at the top of a module or in a public class there. What needs no text of its own: dunder
+    methods, properties of one ``return``, and methods that keep a protocol of ours (a class that has all of its methods):
+    the protocol documents them."""
+    known = protocols()
+    silent: list[str] = []
+    for path in modules():
+        tree = ast.parse(path.read_text())
+        found: list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]] = [
+            (node.name, node) for node in public_functions(tree.body)
+        ]
+        for kind in (node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")):
+            methods = public_functions(kind.body)
+            names = {method.name for method in methods}
+            kept = {
+                name
+                for protocol, wanted in known.items()
+                if protocol != kind.name and wanted <= names
+                for name in wanted
+            }
+            found.append((kind.name, kind))
+            found += [(f"{kind.name}.{m.name}", m) for m in methods if m.name not in kept and not is_plain_property(m)]
+        place = path.relative_to(ROOT)
+        silent += [f"{place}:{node.lineno} {name}" for name, node in found if not ast.get_docstring(node)]
+    assert not silent, "\n".join(silent)
+
+
 def test_no_file_is_longer_than_one_idea():
     # One file each on purpose: the vocabulary and the configuration tree.
     whole = {PACKAGE / "events.py", PACKAGE / "config.py"}

@@ -44,11 +44,10 @@ class Finding:
 
     def body(self, machine: dict[str, str], command: str) -> str:
         """Its section of the results, without the heading."""
-        where = ", ".join(machine[key] for key in ("processor", "cores", "torch")).replace(", ", ", cores: ", 1)
+        where = f"{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}; {machine['busy']}"
         lines = [
             self.part.question,
-            f"`{command}`, {datetime.now(UTC):%Y-%m-%d}: {self.cpu_s:.0f} CPU seconds, {self.wall_s:.0f} s ({where}; "
-            f"{machine['busy']})",
+            f"`{command}`, {datetime.now(UTC):%Y-%m-%d}: {self.cpu_s:.0f} CPU seconds, {self.wall_s:.0f} s ({where})",
             *(markdown(table) for table in self.answer.tables),
             *(f"![{picture.title}](../docs/pictures/{picture.name}.png)" for picture in self.answer.pictures),
         ]

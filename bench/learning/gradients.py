@@ -120,6 +120,13 @@ class Products:
         """How many times smaller the variance is than that of ``against``."""
         return jackknife(lambda keep: self._variance(against, keep) / self._variance(estimator, keep), self._groups)
 
+    def largest_share(self, estimator: int) -> float:
+        """Of the squared deviations, what the group with the largest one has: 1 / G if all were alike. How far a variance is
+        the work of a few trials."""
+        block = self._block(estimator, estimator, range(self._groups))
+        deviations = np.diag(block) - 2 * block.mean(1) + block.mean()
+        return float(deviations.max() / deviations.sum())
+
     def cosine(self, estimator: int, reference: int) -> Estimate:
         """Of one group's gradient with the reference's mean over the other groups, on average: how well one batch of this
         size points."""

@@ -55,7 +55,7 @@ class Sizes:
 
     groups: int = 24
     group: int = 25
-    critic_batches: int = 10
+    critic_batches: int = 24
     critic_batch: int = 100
 
 
@@ -72,8 +72,8 @@ class Measured:
     batch: Batch
     explained: float
     explained_first: float
-    deviations: tuple[float, ...]
-    """Of each estimator's advantages, over tokens."""
+    sizes: tuple[float, ...]
+    """Root mean square of each estimator's advantages, over tokens."""
     products: Products
 
 
@@ -110,7 +110,7 @@ async def measure(stage: Stage, name: str, number: int, critic: TrainerState, si
         batch=batch,
         explained=values.explained_variance,
         explained_first=explained_by_first(batch, values.values_T),
-        deviations=tuple(float(line_T.std()) for line_T in advantages_ET),
+        sizes=tuple(float(np.sqrt(np.square(line_T).mean())) for line_T in advantages_ET),
         products=Products.of(torch.stack(gradients, dim=1)),
     )
     reduction = measured.products.reduction(REFERENCE, BASE)
@@ -137,6 +137,7 @@ def results(sets: Sequence[Measured], sizes: Sizes) -> list[Table]:
             float(rewards.std(ddof=1)),
             found.explained,
             found.explained_first,
+            found.products.largest_share(BASE),
         )
 
     about = Table(
@@ -151,10 +152,12 @@ def results(sets: Sequence[Measured], sizes: Sizes) -> list[Table]:
             "its deviation",
             "explained by V, over tokens",
             "explained by V(first state), over trials",
+            "the largest group's share of the variance",
         ),
         tuple(described(found) for found in sets),
         f"Reward is P / S. The critic was trained on {sizes.critic_batches} batches of {sizes.critic_batch} other trials of "
-        "mixed levels.",
+        f"mixed levels. The last column is under the batch mean; it would be {1 / sizes.groups:.3f} if all groups were "
+        "alike: a single trial with rare tokens can be most of a group's gradient.",
     )
     reductions = Table(
         "Variance of the policy gradient: how many times smaller than under the batch mean",
@@ -171,7 +174,7 @@ def results(sets: Sequence[Measured], sizes: Sizes) -> list[Table]:
         (
             "set",
             "estimator",
-            "deviation of advantages",
+            "r.m.s. of advantages",
             "cosine of a group with the others' mean",
             "cosine of expected gradients",
             "length of the expected gradient",
@@ -180,7 +183,7 @@ def results(sets: Sequence[Measured], sizes: Sizes) -> list[Table]:
             (
                 found.name,
                 estimator.name,
-                found.deviations[e],
+                found.sizes[e],
                 found.products.cosine(e, REFERENCE),
                 found.products.direction(e, REFERENCE),
                 found.products.length(e, REFERENCE),

@@ -50,14 +50,18 @@ EXPORT_FOLDER = "model"
 
 
 class Initialise(Effect, frozen=True, kw_only=True):
-    pass
+    """Load the initial policy and state its version."""
 
 
 class Update(Effect, frozen=True, kw_only=True):
+    """Train the actor on step ``step``'s batch."""
+
     step: int
 
 
 class Export(Effect, frozen=True, kw_only=True):
+    """Write the policy of ``version`` as a Hugging Face folder."""
+
     version: str
 
 
@@ -72,6 +76,8 @@ class Lane:
 
 @dataclass
 class ActorState:
+    """What the log says of the actor's part: batches, states, versions, and values that wait to be used."""
+
     batches: BatchLog = field(default_factory=BatchLog)
     retention: Retention = field(default_factory=Retention)
     initial: Lane | None = None
@@ -92,6 +98,8 @@ class Working:
 
 
 class PolicyActor:
+    """See the module."""
+
     reads = frozenset({"publisher", "assembler", "critic"})
     effect_type = Initialise | Update | Export
 

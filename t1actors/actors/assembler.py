@@ -51,6 +51,8 @@ REPLACEMENTS_PER_TRIAL = 1.0
 
 
 class Assemble(Effect, frozen=True, kw_only=True):
+    """Stitch the graded trial ``trial``."""
+
     trial: str
 
 
@@ -85,6 +87,7 @@ class StepProgress:
     replaced: set[str] = field(default_factory=set[str])
 
     def replace_anew(self) -> None:
+        """As many failed trials may be replaced as were launched."""
         self.replaceable = math.ceil(REPLACEMENTS_PER_TRIAL * self.launched)
 
     @property
@@ -94,11 +97,15 @@ class StepProgress:
 
 @dataclass
 class AssemblerState:
+    """Trials in play, and steps whose batch is not sealed."""
+
     trials: dict[str, TrialProgress] = field(default_factory=dict[str, TrialProgress])
     steps: dict[int, StepProgress] = field(default_factory=dict[int, StepProgress])
 
 
 class Assembler:
+    """See the module."""
+
     reads = frozenset({"publisher", "pool", "sampler", "verifier"})
     effect_type = Assemble
 

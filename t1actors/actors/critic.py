@@ -42,19 +42,25 @@ from t1actors.train.state import TrainerState, critic_drops_moments, from_bytes,
 
 
 class Initialise(Effect, frozen=True, kw_only=True):
-    pass
+    """Load the initial critic."""
 
 
 class Estimate(Effect, frozen=True, kw_only=True):
+    """Values of step ``step``'s batch, before the update."""
+
     step: int
 
 
 class Update(Effect, frozen=True, kw_only=True):
+    """Train the critic on step ``step``'s batch."""
+
     step: int
 
 
 @dataclass
 class CriticState:
+    """What the log says of the critic's part."""
+
     batches: BatchLog = field(default_factory=BatchLog)
     retention: Retention = field(default_factory=Retention)
     initialised: bool = False
@@ -79,6 +85,8 @@ class Working:
 
 
 class Critic:
+    """See the module."""
+
     reads = frozenset({"publisher", "assembler"})
     effect_type = Initialise | Estimate | Update
 

@@ -55,22 +55,30 @@ RECLAIM_DEADLINE_S = 60.0
 
 
 class Create(Effect, frozen=True, kw_only=True):
+    """Make the trial's sandbox, once it is admitted."""
+
     trial: str
     task: str
 
 
 class Run(Effect, frozen=True, kw_only=True):
+    """Run one turn's command; the key makes it once."""
+
     trial: str
     turn: int
     command: str
 
 
 class Seal(Effect, frozen=True, kw_only=True):
+    """End the trial's processes and store what was written."""
+
     trial: str
     task: str
 
 
 class Reclaim(Effect, frozen=True, kw_only=True):
+    """Kill the trial's sandbox, if it has one."""
+
     trial: str
 
 
@@ -86,6 +94,8 @@ class PoolState:
 
 
 class Pool:
+    """See the module."""
+
     reads = frozenset({"publisher", "sampler", "assembler"})
     effect_type = Create | Run | Seal | Reclaim
 

@@ -52,6 +52,8 @@ a replica that starts with the resumed run must get the time to answer."""
 
 @dataclass(frozen=True)
 class Version:
+    """Weights by content digest; ``index`` counts versions from 0."""
+
     digest: str
     index: int
     weights: Payload
@@ -71,6 +73,8 @@ class Barrier:
 
 @dataclass
 class PublisherState:
+    """How far the run is: what is opened, sealed and trained, which version is out, and the open barrier."""
+
     opened: int = 0
     sealed: set[int] = field(default_factory=set[int])
     critic_done: set[int] = field(default_factory=set[int])
@@ -90,6 +94,8 @@ class PublisherState:
 
 
 class Publisher:
+    """See the module."""
+
     reads = frozenset({"sampler", "assembler", "critic", "actor"})
     effect_type = Wait
 

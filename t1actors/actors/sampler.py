@@ -46,11 +46,15 @@ from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Perf
 
 
 class Sample(Effect, frozen=True, kw_only=True):
+    """Sample turn ``turn`` of ``trial``."""
+
     trial: str
     turn: int
 
 
 class Load(Effect, frozen=True, kw_only=True):
+    """Load the weights ``digest``, offered at the barrier after ``step``."""
+
     step: int
     digest: str
 
@@ -80,6 +84,8 @@ class SamplerState:
 
 
 class Sampler:
+    """See the module."""
+
     reads = frozenset({"publisher", "pool", "assembler"})
     effect_type = Sample | Load | Wait
 

@@ -55,6 +55,7 @@ def purposes(config: Config) -> list[tuple[Purpose, float]]:
 
 
 def trial_id(step: int, index: int) -> str:
+    """The trial's name in the run."""
     return f"s{step}.t{index}"
 
 
@@ -95,6 +96,7 @@ class Schedule:
         return len(self._purposes)
 
     def purpose(self, step: int) -> Purpose:
+        """What ``step`` is for. Raises ``IndexError`` behind the last step."""
         return self._purposes[step][0]
 
     def last(self, purpose: Purpose) -> int | None:

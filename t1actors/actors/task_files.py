@@ -18,6 +18,8 @@ from t1actors.tasks.write import ensure_tasks
 
 
 class TaskFiles:
+    """The run's tasks by name: built-in ones are written when first needed."""
+
     def __init__(self, config: TasksConfig, run_dir: Path) -> None:
         """Raises ``Unrecoverable``: the run's choice of tasks cannot be read."""
         self._builtin = config.source == BUILTIN

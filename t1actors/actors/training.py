@@ -38,6 +38,7 @@ class BatchLog:
     sealed: dict[int, BatchSealed] = field(default_factory=dict[int, BatchSealed])
 
     def fold(self, event: StepOpened | TrajectoryAssembled | BatchSealed) -> None:
+        """Note an event of a step that is still to be trained."""
         match event:
             case StepOpened():
                 self.opened[event.step] = event
@@ -51,6 +52,7 @@ class BatchLog:
                     self.sealed[event.step] = event
 
     def purpose(self, step: int) -> Purpose:
+        """What ``step`` is for."""
         return self.opened[step].purpose
 
     def forget(self, step: int) -> None:
@@ -82,6 +84,7 @@ class Written:
     snapshot: bool
 
     def payloads(self) -> list[Payload]:
+        """Both, or the state alone."""
         return [self.state] if self.weights is None else [self.state, self.weights]
 
 
@@ -96,6 +99,7 @@ class Retention:
     written: list[Written] = field(default_factory=list[Written])
 
     def add(self, state: Payload, weights: Payload | None = None, *, snapshot: bool) -> None:
+        """Note what a step wrote, after its event."""
         self.written.append(Written(state, weights, snapshot))
 
     def sweep(self, blobs: Blobs) -> None:

@@ -30,6 +30,8 @@ GRADE_MARGIN_S = 60.0
 
 
 class Grade(Effect, frozen=True, kw_only=True):
+    """Grade what ``trial`` left."""
+
     trial: str
 
 
@@ -41,6 +43,8 @@ class VerifierState:
 
 
 class Verifier:
+    """See the module."""
+
     reads = frozenset({"pool", "assembler"})
     effect_type = Grade
 

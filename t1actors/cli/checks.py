@@ -37,6 +37,7 @@ class Check:
 
 
 def grouped(group: str, checks: list[Check]) -> list[Check]:
+    """The same checks, shown under ``group``."""
     return [replace(check, group=group) for check in checks]
 
 
@@ -74,15 +75,25 @@ def ability_checks() -> list[Check]:
         parts: list[tuple[str, bool, str]] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return grouped("sandbox", [Check("parts", "warning", f"could not be looked at: {error}")])
-    fixes = {"hard limits": HARD_LIMITS_FIX, "bash": "install bash under /usr/bin"}
     found: list[Check] = []
     for name, works, what in parts:
         verdict: Verdict = "good" if works else "warning" if name == "hard limits" else "bad"
-        found.append(Check(name, verdict, what, "" if works else fixes.get(name, root_fix())))
+        found.append(Check(name, verdict, what, "" if works else _fix(name, what)))
     return grouped("sandbox", found)
 
 
-HARD_LIMITS_FIX = "mount the memory and pids control groups writable; without them limits are only watched"
+def _fix(name: str, found: str) -> str:
+    if name == "hard limits":
+        return "mount the memory and pids control groups writable; without them limits are only watched"
+    if name == "bash":
+        return "install bash under /usr/bin"
+    if "ENOSPC" in found:
+        return "sysctl -w user.max_user_namespaces=15000 on the host (and max_mnt_namespaces, ... where they are 0)"
+    if found.startswith("mount overlay"):
+        return f"modprobe overlay on the host; else {root_fix()}"
+    if found.startswith("unshare user namespace") and "EPERM" in found:
+        return f"inside a chroot none can be made: enter it by systemd-nspawn or pivot_root; else {root_fix()}"
+    return root_fix()
 
 
 def root_fix() -> str:
@@ -97,4 +108,5 @@ def root_fix() -> str:
 
 
 def bad(checks: list[Check]) -> list[Check]:
+    """Those that keep a run from working."""
     return [check for check in checks if check.verdict == "bad"]

@@ -16,7 +16,8 @@ from pathlib import Path
 from t1actors.cli.checks import Check
 from t1actors.observe.quantities import size
 
-MEMORY_BYTES = 4 * 10**9
+MEMORY_BYTES = 2 * 10**9
+"""The demonstration runs, more slowly, in 1.5 GB."""
 LEAST_MEMORY_BYTES = 10**9
 """Below this the actors that compute do not even start: three of them hold torch."""
 DESCRIPTORS = 1024
@@ -30,6 +31,7 @@ ENDLESS = 1 << 62
 
 
 def of_this_machine() -> list[Check]:
+    """System, processor, memory, limits and clock."""
     return [_system(), _processor(), _memory(), _descriptors(), _processes(), _clock()]
 
 
@@ -68,7 +70,7 @@ def _memory() -> Check:
     if available < LEAST_MEMORY_BYTES:
         return Check("memory", "bad", found, f"a run needs about {size(MEMORY_BYTES)}: free some, or allow more")
     if available < MEMORY_BYTES:
-        fix = f"a run of the demonstration needs up to {size(MEMORY_BYTES)}; processes may be killed"
+        fix = f"the demonstration needs about {size(MEMORY_BYTES)}; processes may be killed"
         return Check("memory", "warning", found, fix)
     return Check("memory", "good", found)
 

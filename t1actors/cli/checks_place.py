@@ -77,6 +77,7 @@ def _file_system(place: Path) -> Check:
 
 
 def kind_of_file_system(place: Path) -> str:
+    """Its name as the kernel says it; "unknown" when no mount names the device."""
     device = place.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     best, kind = "", "unknown"

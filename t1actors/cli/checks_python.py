@@ -19,6 +19,7 @@ INSTALL_FIX = "run `just setup`, or pip install t1actors"
 
 
 def of_python() -> list[Check]:
+    """The interpreter, the packages and torch."""
     return [_python(), _packages(), _torch()]
 
 

@@ -41,6 +41,7 @@ def doctor(
 
 
 def all_checks(directory: Path) -> list[Check]:
+    """Every check; a whole sandbox is made only where its parts work."""
     parts = ability_checks()
     # Where a part is missing the whole cannot be made, and would only say so once more.
     whole = [] if bad(parts) else trio.run(lambda: sandbox_checks(thorough=True))

@@ -78,9 +78,9 @@ def check(run: RunDirectory) -> int:
     """
     log = open_run(run)
     blobs = FileBlobs(run / "blobs")
-    with Progress("journals checked", count=size) as progress:
+    with Progress("journals", count=size) as progress:
         problems = check_journals(log, progress)
-    with Progress("blobs checked") as progress:
+    with Progress("blobs") as progress:
         problems += check_blobs(blobs, progress)
     for problem in problems:
         print(f"error  {problem.message}")
@@ -90,7 +90,7 @@ def check(run: RunDirectory) -> int:
         print("the events themselves were not checked: first make journals and blobs whole", file=sys.stderr)
     else:
         invariants, references = Invariants(), References(blobs)
-        with Progress("events checked") as progress:
+        with Progress("events") as progress:
             total = log.events()
             for entry in merged(log):
                 progress(invariants.events, total)

@@ -16,6 +16,7 @@ app = App(
     help="""Train a terminal agent by reinforcement learning, and replay any step of it bit for bit.
 
     Example: `t1 run --preset smoke`, then `t1 replay runs/latest --step 4`.""",
+    suppress_keyboard_interrupt=False,  # we say it, and with which exit status
 )
 app.command("t1actors.cli.run:run", name="run")
 app.command("t1actors.cli.replay:replay", name="replay")
@@ -62,6 +63,14 @@ def _have_standard_streams() -> None:
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
 
 
+def _drop_output() -> None:
+    """Nothing may be written at exit either: Python would try again, and fail again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status."""
     _have_standard_streams()
@@ -84,8 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("t1: `t1 --help` lists the commands, `t1 COMMAND --help` explains one", file=sys.stderr)
         return WRONG_USAGE
     except BrokenPipeError:
-        # Whoever read our output has enough of it. Nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # whoever read our output has enough of it
         return FAILED
     except (Exception, KeyboardInterrupt) as error:
         # Not a catch-all: what is not an expected error is raised again, with its traceback.
@@ -93,5 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if explained is None:
             raise
         print(f"t1: {explained[0]}", file=sys.stderr)
+        if isinstance(error, OSError):
+            _drop_output()  # it may have been the output itself, a full disk say
         return explained[1]
     return result if isinstance(result, int) else 0

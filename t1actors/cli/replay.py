@@ -39,21 +39,21 @@ def replay(
     from t1actors.replay.run import Replayer
 
     try:
-        with Progress("events read") as progress:
+        with Progress("events") as progress:
             replayer = Replayer.open(run, progress)
     except ReplayImpossible as error:
         print(f"t1: {error}", file=sys.stderr)
         return IMPOSSIBLE
     started = time.monotonic()
     if step is not None:
-        with Progress("steps recomputed") as progress:
+        with Progress("recomputed") as progress:
             report = replayer.step(step, progress=progress)
         print(report.text())
         print(f"{duration(time.monotonic() - started)}", file=sys.stderr)
         return report.exit_status
     worst = 0
     exact = total = 0
-    with Progress("steps replayed") as progress:
+    with Progress("replayed") as progress:
         numbers = replayer.numbers()
         progress(0, len(numbers))
         for total, report in enumerate(replayer.all(), 1):

@@ -32,7 +32,7 @@ def report(
     from t1actors.observe.warning_signs import warning_signs
     from t1actors.observe.words import what_happened
 
-    with Progress("events read") as progress:
+    with Progress("events") as progress:
         view = read_run(run, progress)
     try:
         found = write_report(run, view, step=step)

@@ -30,7 +30,7 @@ def make(
     if count < 1:
         raise WrongUsage(f"--count {count}: must be at least 1")
     chosen = parse_levels(levels)
-    with Progress("tasks written") as progress:
+    with Progress("tasks") as progress:
         names = make_tasks(directory, levels=chosen, count=count, seed=seed, progress=progress)
     print(f"{len(names)} tasks in {directory}, {names[0]} to {names[-1]}")
 

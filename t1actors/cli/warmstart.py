@@ -42,7 +42,7 @@ def demos(
                 config = WarmstartConfig(demonstrations=count, seed=seed)
                 await demonstrate(backend, file, config, parallel=parallel, progress=progress)
 
-    with Progress("demonstrations") as progress:
+    with Progress("executed") as progress:
         progress(0, count)
         trio.run(execute, progress)
     print(f"{count} demonstrations in {file}, {progress.elapsed}")
@@ -69,7 +69,7 @@ def make(
         raise CommandFailed(f"no demonstrations at {source}; `t1 warmstart demos FILE` makes some")
     config = WarmstartConfig()
     print("reading the demonstrations and training the tokenizer", file=sys.stderr, flush=True)
-    with Progress("training steps") as progress:
+    with Progress("steps") as progress:
 
         def on_progress(now: SftProgress) -> None:
             progress(now.step + 1, config.training.steps, f"loss {now.loss:.3f}")

@@ -60,6 +60,8 @@ class _Slot:
 
 
 class EngineCore:
+    """See the module. ``max_ids`` is the longest stream, ``prefill_ids`` the budget of prompt ids in a slab."""
+
     def __init__(
         self,
         policy: Policy,

@@ -80,6 +80,8 @@ class GenerateResult:
 
 
 class Engine(Protocol):
+    """See the module for what every engine guarantees. Used from one event loop; any number of calls at once."""
+
     @property
     def name(self) -> str:
         """The replica's name, as in ``TurnSampled.replica``."""

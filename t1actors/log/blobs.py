@@ -164,6 +164,7 @@ class MemoryBlobs:
         return digest
 
     def put_many(self, blobs: Sequence[bytes | memoryview]) -> list[str]:
+        """``put`` for each."""
         return [self.put(data) for data in blobs]
 
     def get(self, digest: str) -> memoryview:
@@ -178,6 +179,7 @@ class MemoryBlobs:
             return _checked_name(digest) in self._blobs
 
     def size(self, digest: str) -> int:
+        """The blob's size in bytes. Raises ``BlobError``."""
         return len(self.get(digest))
 
     def delete(self, digest: str) -> None:
@@ -185,6 +187,7 @@ class MemoryBlobs:
             self._blobs.pop(_checked_name(digest), None)
 
     def digests(self) -> Iterator[str]:
+        """The names of all blobs, sorted."""
         with self._lock:
             names = sorted(self._blobs)
         yield from names

@@ -69,6 +69,7 @@ class CausalReader:
         return [(frame, *missing) for frame, missing in waiting if missing is not None]
 
     def close(self) -> None:
+        """Close every reader."""
         for source in self._sources.values():
             source.reader.close()
 

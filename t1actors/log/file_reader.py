@@ -18,6 +18,8 @@ _READ_BYTES = 1 << 20
 
 
 class FileJournalReader:
+    """Reads a journal's segment files; see ``log.interface.JournalReader``."""
+
     def __init__(self, name: str, directory: Path, from_sequence: int) -> None:
         self.name = name
         self.next_sequence = from_sequence
@@ -31,6 +33,7 @@ class FileJournalReader:
         self._window_at = 0
 
     def read(self, *, max_frames: int = 256) -> list[Frame]:
+        """As ``JournalReader.read``."""
         end = self._durable_end()
         if end is None or end == START:
             return []
@@ -56,6 +59,7 @@ class FileJournalReader:
         return self._expected or 0
 
     def close(self) -> None:
+        """Idempotent."""
         for descriptor in (self._end_fd, self._segment_fd):
             if descriptor >= 0:
                 os.close(descriptor)

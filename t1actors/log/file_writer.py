@@ -54,6 +54,7 @@ class FileJournalWriter:
         self._unusable = ""
 
     def append(self, head: CommitHead, events: Sequence[bytes]) -> int:
+        """As ``JournalWriter.append``."""
         if self._unusable:
             raise JournalFailed(self._unusable)
         # One frame more once the segment is full: so it is known, when a frame is written, that it is the last.
@@ -80,6 +81,7 @@ class FileJournalWriter:
         return first
 
     def close(self) -> None:
+        """As ``JournalWriter.close``."""
         if self._segment_fd < 0:
             return
         self._unusable = self._unusable or f"journal {self.name}: the writer of epoch {self.epoch} is closed"

@@ -24,6 +24,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class InotifyWatch(DescriptorWatch):
+    """Wakes by the kernel's notices of changed ``end`` files."""
+
     def __init__(self, root: Path) -> None:
         descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if descriptor < 0:

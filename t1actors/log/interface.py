@@ -64,11 +64,19 @@ class JournalWriter(Protocol):
     """The one writer of a journal. Not for concurrent use: one append at a time."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The journal's name."""
+        ...
+
     @property
-    def epoch(self) -> int: ...
+    def epoch(self) -> int:
+        """This opening's number: higher than every earlier one's."""
+        ...
+
     @property
-    def next_sequence(self) -> int: ...
+    def next_sequence(self) -> int:
+        """The sequence that the next event gets."""
+        ...
 
     def append(self, head: CommitHead, events: Sequence[bytes]) -> int:
         """Write one frame and return its first event's sequence once it is durable and visible. Blocks (call it in a
@@ -84,7 +92,10 @@ class JournalReader(Protocol):
     """Reads one journal in order. Not for concurrent use."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The journal's name."""
+        ...
+
     @property
     def next_sequence(self) -> int:
         """The sequence behind the last frame read (at first: where reading was asked to start)."""
@@ -95,7 +106,9 @@ class JournalReader(Protocol):
         Raises ``JournalDamaged``."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Idempotent."""
+        ...
 
 
 class Watch(Protocol):
@@ -124,7 +137,9 @@ class Log(Protocol):
         journal need not exist: it reads as empty until it does."""
         ...
 
-    def watch(self) -> AbstractAsyncContextManager[Watch]: ...
+    def watch(self) -> AbstractAsyncContextManager[Watch]:
+        """A watch for the block. Raises ``WatchUnavailable``."""
+        ...
 
     def journals(self) -> list[str]:
         """The journals there are, sorted. For tools: actors learn of journals from ActorStarted."""

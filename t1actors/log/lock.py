@@ -67,6 +67,7 @@ class JournalLock:
         os.fsync(self._descriptor)
 
     def release(self) -> None:
+        """Let another open the journal. Call it once."""
         os.close(self._descriptor)
 
     def _read_text(self) -> str:

@@ -101,6 +101,8 @@ class MemoryLog:
 
 
 class MemoryWriter:
+    """A ``JournalWriter`` of a ``MemoryLog``."""
+
     def __init__(self, log: MemoryLog, name: str, epoch: int, next_sequence: int) -> None:
         self._log = log
         self.name = name
@@ -108,11 +110,13 @@ class MemoryWriter:
         self.next_sequence = next_sequence
 
     def append(self, head: CommitHead, events: Sequence[bytes]) -> int:
+        """As ``JournalWriter.append``."""
         first = self._log.append(self, head, events)
         self.next_sequence = first + len(events)
         return first
 
     def close(self) -> None:
+        """As ``JournalWriter.close``."""
         self._log.release(self)
 
 

@@ -30,10 +30,12 @@ START = Position(0, 0)
 
 
 def segment_path(directory: Path, segment: int) -> Path:
+    """The file of the journal's segment ``segment``."""
     return directory / f"{segment:012d}.seg"
 
 
 def end_path(directory: Path) -> Path:
+    """The file that says how far the journal is durable."""
     return directory / "end"
 
 

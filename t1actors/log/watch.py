@@ -18,6 +18,7 @@ class DescriptorWatch:
         self._descriptor = descriptor
 
     async def wait(self, timeout_s: float) -> None:
+        """As ``Watch.wait``."""
         with anyio.move_on_after(timeout_s):
             await anyio.wait_readable(self._descriptor)
         self._drain()
@@ -29,4 +30,5 @@ class DescriptorWatch:
             return
 
     def close(self) -> None:
+        """Close the descriptor. Call it once."""
         os.close(self._descriptor)

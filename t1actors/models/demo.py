@@ -10,6 +10,7 @@ END_ID = 4
 
 
 def tiny_config(vocabulary: int = VOCABULARY) -> Qwen3MoeConfig:
+    """The architecture, for a tokenizer of ``vocabulary`` words."""
     return Qwen3MoeConfig(
         vocab_size=vocabulary,
         hidden_size=128,

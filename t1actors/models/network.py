@@ -50,6 +50,7 @@ class Network:
         return {name: parameter.detach() for name, parameter in self._parameters.items()}
 
     def digest(self) -> str:
+        """The content digest of the weights: the version's name."""
         return weights_digest(self.weights())
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -112,6 +113,7 @@ class Network:
 
 
 def shape_of(base: Qwen3MoeModel, trunk: Trunk) -> NetworkShape:
+    """The sizes that cache, engine and records need."""
     c = base.config
     return NetworkShape(
         vocabulary=c.vocab_size,

@@ -72,6 +72,7 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
+        """The tokenizer of a model folder. Raises ``TokenizerError``."""
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise TokenizerError(f"{folder}: no tokenizer.json")
@@ -92,9 +93,11 @@ class Tokenizer:
         return max(self._raw.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def encode(self, text: str) -> list[int]:
+        """The ids of ``text``; never a special id."""
         return self._raw.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """As ``encode``, for each text."""
         return [encoding.ids for encoding in self._raw.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -102,6 +105,7 @@ class Tokenizer:
         return self._raw.decode(list(ids), skip_special_tokens=False)
 
     def to_json(self) -> str:
+        """What ``tokenizer.json`` holds."""
         return self._raw.to_str(pretty=True)
 
     def save(self, folder: Path) -> None:

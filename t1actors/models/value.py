@@ -68,6 +68,7 @@ class ValueModel(Network):
         return functions.add_bias(self.kernels, products_R1, self.prepared.vector("value_head.bias"), grains, bias)[:, 0]
 
     def copy(self) -> ValueModel:
+        """A critic of its own with the same weights."""
         other = ValueModel(copy.deepcopy(self._module.model), self.kernels)
         other.load_weights(self.weights())
         return other

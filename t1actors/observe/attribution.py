@@ -12,6 +12,7 @@ class Attribution:
         self.step_of_trial: dict[str, int] = {}
 
     def note(self, event: AnyEvent | UnknownEvent) -> None:
+        """Take in an event that says which step a trial is of."""
         match event:
             case StepOpened():
                 self.step_of_trial.update((spec.trial, event.step) for spec in event.trials)

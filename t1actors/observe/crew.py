@@ -31,6 +31,8 @@ NAMED = 2
 
 @dataclass(frozen=True)
 class CrewRow:
+    """A row's text, whether the actor is at work, and whether it is in trouble."""
+
     text: str
     busy: bool
     bad: bool
@@ -50,17 +52,16 @@ def crew_in_one_row(view: RunView, width: int, script: Script) -> CrewRow | None
     if not actors:
         return None
     parts: list[Part] = []
-    idle = 0
+    others: Counter[str] = Counter()
     for actor in actors:
-        if actor.phase != "ready":
+        if _died(actor) or actor.phase == "starting":
             parts.append(Part(f"{actor.name} {_state(actor)}", 0))
         elif doing := _doing([actor]):
-            parts.append(Part(f"{actor.name} {doing}", 2))
+            parts.append(Part(f"{actor.name} {doing}", 1))
         else:
-            idle += 1
-    if idle:
-        parts.append(Part(f"{idle} idle" if parts else f"all {idle} idle", 1 if not parts else 3))
-    return CrewRow(row("actors", parts, width, script), idle < len(actors), any(map(_died, actors)))
+            others["idle" if actor.phase == "ready" else "stopped"] += 1
+    parts += [Part(f"{count} {state}", 2) for state, count in others.items()]
+    return CrewRow(row("actors", parts, width, script), others["idle"] < len(actors), any(map(_died, actors)))
 
 
 def work(intent: Intent) -> str:

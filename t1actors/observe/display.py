@@ -41,11 +41,15 @@ STYLES: dict[Tone, str] = {"plain": "", "dim": "dim", "good": "green", "bad": "r
 
 
 class Display(Protocol):
+    """What shows a run while it goes on."""
+
     def show(self, happened: list[tuple[int, Happening]], view: RunView, now_ns: int) -> None:
         """Show what happened (wall time in ns, happening) and the state after it."""
         ...
 
-    def close(self, view: RunView, now_ns: int) -> None: ...
+    def close(self, view: RunView, now_ns: int) -> None:
+        """Leave the terminal as it was found."""
+        ...
 
 
 def open_display(mode: DisplayMode, out: TextIO | None = None) -> Display:

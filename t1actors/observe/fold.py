@@ -217,6 +217,7 @@ def _fold_step(
             batch_size=event.batch_size,
             temperature=event.temperature,
             opened_ns=wall_ns,
+            opened_at=dict(view.as_of),
         )
         view.steps[event.step] = step
         if view.barrier_ns is not None:  # it ends in the frame that opens the first step behind it

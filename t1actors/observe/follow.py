@@ -72,6 +72,7 @@ class RunReader:
         return len(self._positions) > known
 
     def close(self) -> None:
+        """Close the readers."""
         self._reader.close()
 
 

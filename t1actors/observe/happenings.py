@@ -237,7 +237,7 @@ def _step_done(view: RunView, step: StepView) -> Happening:
     fields |= {"failed": step.failed, "cancelled": cancelled, "turns": step.turns_mean}
     variance = step.values.explained_variance if step.values is not None else None
     if variance is not None:
-        said.append(f"EV {figure(variance, 2)}")
+        said.append(f"EV {variance:.2f}")
     fields["explained_variance"] = variance
     if (update := step.actor) is not None:
         said += [f"gap {figure(update.engine_gap_mean)}", f"clip {percent(update.clip_share)}"]

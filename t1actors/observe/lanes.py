@@ -28,6 +28,8 @@ WAITING = {
 
 @dataclass(frozen=True)
 class Bar:
+    """One stretch of work on a lane, on the run's wall clock."""
+
     what: str
     start_ns: int
     end_ns: int
@@ -36,6 +38,8 @@ class Bar:
 
 @dataclass(frozen=True)
 class Lane:
+    """A row of the picture: one trial or actor."""
+
     name: str
     bars: tuple[Bar, ...]
 
@@ -87,7 +91,7 @@ def read_lanes(log: Log, view: RunView, step: StepView) -> Lanes:
     end_ns = max(step.opened_ns, step.done_ns or view.last_ns or step.opened_ns)
     worked = _Worked(step, end_ns)
     for journal in sorted({actor.journal for actor in view.actors.values() if not DOING.keys().isdisjoint(actor.busy)}):
-        worked.apply(_frames(log, journal, step.opened_ns, end_ns))
+        worked.apply(_frames(log, journal, step.opened_at.get(journal, -1) + 1, end_ns))
     return Lanes(
         step=step.step,
         purpose=step.purpose,
@@ -102,11 +106,11 @@ def read_lanes(log: Log, view: RunView, step: StepView) -> Lanes:
     )
 
 
-def _frames(log: Log, journal: str, start_ns: int, end_ns: int) -> Iterable[Frame]:
-    reader = log.open_reader(journal)
+def _frames(log: Log, journal: str, from_sequence: int, end_ns: int) -> Iterable[Frame]:
+    reader = log.open_reader(journal, from_sequence=from_sequence)
     try:
         while frames := reader.read():
-            yield from (frame for frame in frames if start_ns <= frame.head.wall_ns <= end_ns)
+            yield from (frame for frame in frames if frame.head.wall_ns <= end_ns)
             if frames[0].head.wall_ns > end_ns:
                 return
     finally:
@@ -126,7 +130,7 @@ class _Worked:
 
     def apply(self, frames: Iterable[Frame]) -> None:
         for frame in frames:
-            wall_ns = frame.head.wall_ns
+            wall_ns = max(frame.head.wall_ns, self._step.opened_ns)  # a clock may have been set back
             for event in map(decode, frame.events):
                 match event:
                     case EffectIntended() if event.key.partition("/")[0] in self._step.trials:

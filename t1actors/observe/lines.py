@@ -41,7 +41,7 @@ ASCII = Script("#", ".", "_.-:=+*#", " | ", "...")
 def script_of(stream: IO[str]) -> Script:
     """``UNICODE`` when the stream's encoding has its signs, or it needs none."""
     try:
-        "█░▁·…".encode(stream.encoding or "utf-8")
+        "█░▁·…".encode(getattr(stream, "encoding", None) or "utf-8")
     except (UnicodeEncodeError, LookupError):
         return ASCII
     return UNICODE

@@ -14,7 +14,9 @@ RECENT = 6
 LEAST = 2
 """Measurements before anything is said."""
 WINDOW_S = 1.0
-"""Fast units are measured together, over at least this long."""
+WINDOW_SHARE = 0.05
+"""Fast units are measured together, over at least this long, and this share of the time so far: else the fastest and the
+slowest of many short measurements would say nothing of a long time."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Pace:
     def __init__(self, total: float) -> None:
         self._total = total
         self._done = 0.0
+        self._begun_s: float | None = None
         self._mark: tuple[float, float] | None = None
         """Time and units of the last measurement's end."""
         self._seconds_per_unit: deque[float] = deque(maxlen=RECENT)
@@ -38,11 +41,11 @@ class Pace:
     def note(self, done: float, now_s: float) -> None:
         """``done`` units are done; the first call starts the clock."""
         self._done = done
-        if self._mark is None:
-            self._mark = (now_s, done)
+        if self._mark is None or self._begun_s is None:
+            self._begun_s, self._mark = now_s, (now_s, done)
             return
         since_s, before = now_s - self._mark[0], self._mark[1]
-        if done > before and since_s >= WINDOW_S:
+        if done > before and since_s >= max(WINDOW_S, WINDOW_SHARE * (now_s - self._begun_s)):
             self._seconds_per_unit.append(since_s / (done - before))
             self._mark = (now_s, done)
 

@@ -97,8 +97,8 @@ def step_seconds(view: RunView) -> dict[int, float]:
 
 
 def time_left(view: RunView, now_ns: int | None = None) -> TimeLeft | None:
-    """A range for the rest of the run at ``now_ns`` (the last event); None until two steps that train are done, and when
-    the plan is not known.
+    """A range for the rest of the run at ``now_ns`` (the last event); None until two steps that train are done, when
+    all are, and when the plan is not known.
 
     A step still to come takes as long as the recent ones of its purpose, or of any that train; evaluations, which stand
     alone, as long as those before."""
@@ -113,6 +113,8 @@ def time_left(view: RunView, now_ns: int | None = None) -> TimeLeft | None:
     since_s = max(0.0, view.worked_s(ended_ns, max(ended_ns, now_ns or view.last_ns)))
     low_s = high_s = 0.0
     remaining = [p for n, (p, _) in enumerate(purposes(view.config)) if n not in took]
+    if not remaining:
+        return None
     for place, purpose in enumerate(remaining):
         alike = [s for n, s in took.items() if view.steps[n].purpose == purpose]
         recent = (evaluated if purpose == "evaluate" else alike if len(alike) >= LEAST else learned)[-RECENT:]

@@ -57,4 +57,5 @@ def figure(value: float | None, digits: int = 3) -> str:
 
 
 def percent(share: float | None) -> str:
+    """With one digit; "-" for what was not measured."""
     return "-" if share is None else f"{100 * share:.1f} %"

@@ -40,6 +40,7 @@ class References:
         """What was sampled of trials that are not assembled yet."""
 
     def apply(self, entry: Entry, event: AnyEvent | UnknownEvent) -> None:
+        """Check every payload that the event names."""
         if isinstance(event, UnknownEvent):
             return
         if isinstance(event, TurnSampled):
@@ -61,6 +62,7 @@ class References:
                 self._record(entry, event, data)
 
     def finish(self) -> list[Finding]:
+        """What was found, and notes on what is kept no longer."""
         notes = [
             Finding("note", "blobs", 0, f"{count} of {what} are no longer kept (it can be computed again)")
             for what, count in sorted(self._absent.items())

@@ -16,7 +16,6 @@ from t1actors.observe.progress import (
     elapsed_s,
     sampled_step,
     silence,
-    step_name,
     stopping,
     time_left,
     trials_graded,
@@ -75,7 +74,9 @@ def _steps(view: RunView, width: int, script: Script) -> Line:
     if step is None:
         parts.append(Part("no step yet", 1))
     elif not view.complete:
-        parts += [Part(step_name(step), 1), Part(f"version {step.version_index}", 2)]
+        parts.append(Part(f"step {step.step} {step.purpose}", 1))
+        parts += [Part("greedy", 2)] if step.temperature == 0 else []
+        parts.append(Part(f"version {step.version_index}", 3))
     return Line(row("steps", parts, width, script, meter=(done, total) if total else None), rank=0)
 
 
@@ -105,7 +106,7 @@ def _learning(view: RunView, width: int, script: Script) -> list[Line]:
     trained = view.trained
     if trained and (update := trained[-1].actor) is not None:
         values = trained[-1].values
-        variance = figure(values.explained_variance, 2) if values is not None else "-"
+        variance = f"{values.explained_variance:.2f}" if values is not None else "-"
         learning = ranked(
             f"KL {figure(update.kl)}",
             f"clip {percent(update.clip_share)}",

@@ -18,11 +18,14 @@ def phase_words(view: RunView) -> str:
         step = view.steps.get(number)
         if step is None or step.done_ns is not None:
             continue
+        work: list[str] = []
         if step.sealed_ns is None:
-            parts.append(f"step {number}'s {'evaluation' if step.purpose == 'evaluate' else 'rollout'}")
+            work.append("evaluation" if step.purpose == "evaluate" else "rollout")
         if number < newest and step.purpose != "evaluate":
-            parts.append(f"step {number}'s training")
-    return " and ".join(parts)
+            work.append("training")
+        if work:
+            parts.append(f"step {number}'s {' and '.join(work)}")
+    return (", " if any(" and " in part for part in parts) else " and ").join(parts)
 
 
 def longest_words(view: RunView) -> str:

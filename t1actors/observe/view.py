@@ -92,6 +92,8 @@ class StepView:
     batch_size: int
     temperature: float
     opened_ns: int
+    opened_at: dict[str, int] = field(default_factory=dict[str, int])
+    """``RunView.as_of`` when it was opened: everything about it comes later."""
     trials: dict[str, TrialView] = field(default_factory=dict[str, TrialView])
     kept: tuple[TrialView, ...] = ()
     sealed_ns: int | None = None
@@ -146,6 +148,7 @@ class StepView:
         return sum(t.phase == "failed" for t in self.trials.values())
 
     def seconds(self, phase: str) -> float:
+        """Seconds of all the step's spans of ``phase``, added up."""
         return sum(s.seconds for s in self.spans if s.phase == phase)
 
 
@@ -269,6 +272,7 @@ class RunView:
 
     @property
     def planned_steps(self) -> int | None:
+        """How many steps the configuration plans; None before it is known."""
         if self.config is None:
             return None
         return len(purposes(self.config))

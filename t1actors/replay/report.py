@@ -46,6 +46,7 @@ class Difference:
     note: str = ""
 
     def text(self) -> str:
+        """One line: step, level, and the place as far as it is known."""
         where = [
             f"update {self.update}" if self.update is not None else "",
             f"tensor {self.tensor}" if self.tensor else "",

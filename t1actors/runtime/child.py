@@ -24,6 +24,8 @@ GROUP_DEADLINE_S = 5.0
 
 
 class Child:
+    """One actor's process, its status line and its end."""
+
     def __init__(self, run_dir: Path, name: str, factory: str, *, env: Mapping[str, str]) -> None:
         """Starts the process. Raises ``OSError``."""
         self.name = name

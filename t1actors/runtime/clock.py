@@ -30,6 +30,7 @@ class Clock:
     boot_id: str
 
     def mono_ns(self) -> int:
+        """The monotonic clock in nanoseconds."""
         return int(self.monotonic() * 1e9)
 
 

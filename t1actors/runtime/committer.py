@@ -24,6 +24,8 @@ as much CPU (half a millisecond, with its two thread hand-overs) for one event a
 
 
 class Committer:
+    """See the module."""
+
     def __init__(
         self,
         writer: JournalWriter,
@@ -53,6 +55,7 @@ class Committer:
         self._wake.set()
 
     async def run(self) -> None:
+        """Append until closed and nothing is left. Raises ``JournalFailed``, ``FrameRefused``."""
         # A limiter of its own: the default one may be full of effects that block, and a commit must not wait for them.
         limiter = anyio.CapacityLimiter(1)
         with anyio.CancelScope(shield=True):

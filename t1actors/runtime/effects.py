@@ -25,10 +25,14 @@ from t1actors.runtime.intents import Intent
 class Performer(Protocol):
     """What this file needs of an actor."""
 
-    async def perform(self, effect: Effect, performing: Performing) -> Sequence[AnyEvent]: ...
+    async def perform(self, effect: Effect, performing: Performing) -> Sequence[AnyEvent]:
+        """As ``Actor.perform``."""
+        ...
 
 
 class Effects:
+    """Performs durable intents and delivers what became of them."""
+
     def __init__(self, performer: Performer, *, clock: Clock, deliver: Callable[[list[AnyEvent]], None]) -> None:
         """``deliver`` takes own events in the order in which they are to be applied."""
         self._performer = performer

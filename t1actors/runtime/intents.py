@@ -40,6 +40,8 @@ class Intent:
 
 
 class Intents:
+    """An actor's open effects, by key."""
+
     def __init__(self, actor: str, effect_type: object) -> None:
         self._actor = actor
         self._open: dict[str, Intent] = {}
@@ -50,12 +52,15 @@ class Intents:
         return len(self._open)
 
     def all(self) -> list[Intent]:
+        """Every open one, oldest first."""
         return list(self._open.values())
 
     def get(self, key: str) -> Intent | None:
+        """The open one with this key, or None."""
         return self._open.get(key)
 
     def open(self, key: str) -> Intent:
+        """The open one with this key. Raises ``KeyError``."""
         return self._open[key]
 
     def fold(self, event: AnyEvent | UnknownEvent, *, attempt: int, wall_ns: int) -> None:

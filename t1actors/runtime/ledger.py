@@ -53,10 +53,13 @@ class Batch:
     cancels: list[Intent] = field(default_factory=list[Intent])
 
     def inputs(self) -> tuple[InputRun, ...]:
+        """What the commit head states of the inputs."""
         return tuple(InputRun(run.journal, run.first, run.last, run.emitted) for run in self.runs)
 
 
 class Ledger:
+    """See the module."""
+
     def __init__(self, name: str, *, next_sequence: int, vector: Mapping[str, int]) -> None:
         self._name = name
         self._vector = dict(vector)

@@ -31,6 +31,8 @@ def adopting() -> Generator[None]:
 
 
 class Orphans:
+    """Tells this process's own children from those it adopted."""
+
     def __init__(self) -> None:
         self._ours = set(_children())
 

@@ -56,6 +56,8 @@ UNRECOVERABLE = (
 
 @dataclass(frozen=True)
 class Arguments:
+    """The command line, read."""
+
     run_dir: Path
     name: str
     factory: str
@@ -70,11 +72,13 @@ class Status:
         self._descriptor = descriptor
 
     def tell(self, line: str) -> None:
+        """One line, cut to what fits; nothing without a supervisor."""
         if self._descriptor is not None:
             os.write(self._descriptor, (" ".join(line.split()) + "\n").encode()[:4096])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Host one actor until it ends; the exit status says how it did."""
     arguments = _parse(argv)
     status = Status(arguments.status_fd)
     if arguments.lifeline:

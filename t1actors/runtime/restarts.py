@@ -16,6 +16,8 @@ HEALTHY_S = 10.0
 
 @dataclass
 class Restarts:
+    """One actor's deaths, and what follows from the next."""
+
     budget: int
     backoff_s: float
     backoff_max_s: float

@@ -13,8 +13,10 @@ class Wake:
         self._event = anyio.Event()
 
     def set(self) -> None:
+        """Wake who waits, or the next one who will."""
         self._event.set()
 
     async def wait(self) -> None:
+        """Return at the next ``set``, or at once after one that nobody saw."""
         await self._event.wait()
         self._event = anyio.Event()

@@ -55,6 +55,8 @@ class File(NamedTuple):
 
 
 class Extent(NamedTuple):
+    """A run of a file's bytes that are not all zero."""
+
     offset: int
     data: bytes | memoryview
 

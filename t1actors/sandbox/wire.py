@@ -31,26 +31,32 @@ class Create(NamedTuple):
 
 
 class Run(NamedTuple):
+    """Run a command; the same key never runs twice."""
+
     key: str
     command: str
     limit_s: float
 
 
 class ReadFile(NamedTuple):
+    """Read a regular file from outside."""
+
     path: str
     max_bytes: int
 
 
 class Seal(NamedTuple):
+    """Kill everything inside and send the archive."""
+
     paths: list[str]
 
 
 class Kill(NamedTuple):
-    pass
+    """Leave nothing."""
 
 
 class Renew(NamedTuple):
-    pass
+    """Start the lease anew."""
 
 
 class Made(NamedTuple):
@@ -99,6 +105,7 @@ class WireError(Exception):
 
 
 def encode(message: Order | Answer, data: bytes = b"") -> bytes:
+    """The message as bytes, ``data`` behind it."""
     text = json.dumps([type(message).__name__, *message]).encode()
     return _HEADER.pack(len(text), len(data)) + text + data
 
@@ -110,6 +117,7 @@ class Inbox:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
+        """Take in what arrived."""
         self._buffer += data
 
     def take(self) -> tuple[Order | Answer, bytes] | None:

@@ -23,6 +23,7 @@ def is_plain(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
+    """A regular file, no link on the way."""
     return is_plain(path) and os.path.isfile(path)
 
 
@@ -60,6 +61,7 @@ def tar_names(data: bytes) -> list[str]:
 
 
 def text_holds(kind: str, text: str, value: str | int) -> bool:
+    """Whether the assertion ``kind`` holds for a file's text."""
     if kind == "content":
         return text == value
     if kind == "contains":
@@ -123,6 +125,7 @@ def report(results: list[tuple[str, bool]], start_ms: int, stop_ms: int) -> str:
 
 
 def main() -> None:
+    """Check every assertion and write both reports."""
     start_ms = time.time_ns() // 1_000_000
     # The file comes with the tests, from outside the agent's reach. It is JSON without true, false and null, so it is a
     # Python literal too.

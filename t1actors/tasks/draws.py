@@ -29,12 +29,15 @@ class Draws:
         return low + self.below(high - low + 1)
 
     def chance(self, probability: float) -> bool:
+        """True with this probability."""
         return self._random() < probability
 
     def pick(self, items: Sequence[T]) -> T:
+        """One of ``items``."""
         return items[self.below(len(items))]
 
     def pick_weighted(self, items: Sequence[T], weights: Sequence[int]) -> T:
+        """One of ``items``, in proportion to its weight."""
         left = self.below(sum(weights))
         for item, weight in zip(items, weights, strict=True):
             if left < weight:
@@ -53,4 +56,5 @@ class Draws:
         return left[:count]
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
+        """All of ``items``, in drawn order."""
         return self.sample(items, len(items))

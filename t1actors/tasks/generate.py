@@ -29,6 +29,8 @@ _ASSERTION = re.compile(r"[0-9]+\.[0-9]+-([a-z]+)-.+")
 
 @dataclass(frozen=True)
 class GeneratedTask:
+    """A built-in task before it is written."""
+
     seed: int
     level: int
     families: tuple[str, ...]
@@ -76,10 +78,12 @@ def make_task(seed: int, level: int) -> GeneratedTask:
 
 
 def sub_goals_of_level(level: int) -> int:
+    """How many sub-goals a task of ``level`` has."""
     return level + 1
 
 
 def task_name(seed: int, level: int) -> str:
+    """The name of the built-in task of ``seed`` and ``level``."""
     return f"l{level}-{seed}"
 
 

@@ -12,6 +12,8 @@ from t1actors.tasks.task import TaskError
 
 
 class Table:
+    """One table of ``file``; ``prefix`` is where it is, for errors. Every getter raises ``TaskError``."""
+
     def __init__(self, file: Path, values: Mapping[str, object], prefix: str = "") -> None:
         self._file = file
         self._values = values
@@ -31,12 +33,14 @@ class Table:
         return inner
 
     def string(self, key: str) -> str | None:
+        """A string; None when absent."""
         value = self._take(key)
         if value is None or isinstance(value, str):
             return value
         raise self.wrong(key, value, "a string")
 
     def strings(self, key: str) -> tuple[str, ...]:
+        """A list of strings; empty when absent."""
         value = self._take(key)
         if value is None:
             return ()
@@ -64,6 +68,7 @@ class Table:
         raise self.wrong(key, value, "a whole number, not negative")
 
     def boolean(self, key: str) -> bool | None:
+        """True or false; None when absent."""
         value = self._take(key)
         if value is None or isinstance(value, bool):
             return value
@@ -79,6 +84,7 @@ class Table:
         return (*own, *(key for table in self._tables for key in table.unknown()))
 
     def wrong(self, key: str, value: object, expected: str) -> TaskError:
+        """The error for a value that is not as expected."""
         return TaskError(f"{self._file}: {self._prefix}{key} = {value!r}: expected {expected}")
 
     def _take(self, key: str) -> object:

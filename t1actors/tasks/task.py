@@ -37,6 +37,8 @@ class Environment:
 
 @dataclass(frozen=True)
 class Task:
+    """A task as its directory says it; see the module."""
+
     name: str
     path: Path
     digest: str

@@ -69,6 +69,8 @@ class Gap:
 
 @dataclass(frozen=True)
 class ActorReport:
+    """What a step of the actor measured, and the digest of every level (log-probs in nats)."""
+
     weights_before: str
     weights_after: str
     optimizer_after: str

@@ -52,6 +52,8 @@ class Values:
 
 @dataclass(frozen=True)
 class CriticReport:
+    """What a step of the critic measured, and the digest of every level."""
+
     weights_before: str
     weights_after: str
     optimizer_after: str
@@ -69,6 +71,8 @@ class CriticReport:
 
 @dataclass(frozen=True)
 class CriticResult:
+    """The critic after the step."""
+
     state: TrainerState
     report: CriticReport
 

@@ -45,6 +45,7 @@ _decoder = msgspec.msgpack.Decoder(PartDetail)
 
 
 def encode_detail(detail: PartDetail) -> bytes:
+    """MessagePack, deterministic."""
     return _encoder.encode(detail)
 
 
@@ -79,6 +80,7 @@ def gradient_digest(updates: Iterable[Sequence[bytes]]) -> str:
 
 
 def short(digests: Iterable[bytes]) -> bytes:
+    """The first 8 bytes of each digest, one after the other."""
     return b"".join(digest[:SHORT_BYTES] for digest in digests)
 
 

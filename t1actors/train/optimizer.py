@@ -23,15 +23,29 @@ class OptimizerConfig(Protocol):
     """What ``ActorConfig`` and ``CriticConfig`` have in common."""
 
     @property
-    def learning_rate(self) -> float: ...
+    def learning_rate(self) -> float:
+        """The rate after its warm-up."""
+        ...
+
     @property
-    def betas(self) -> tuple[float, float]: ...
+    def betas(self) -> tuple[float, float]:
+        """Decay of the first and the second moment, each in [0, 1)."""
+        ...
+
     @property
-    def weight_decay(self) -> float: ...
+    def weight_decay(self) -> float:
+        """Decoupled: multiplied by the rate."""
+        ...
+
     @property
-    def gradient_clip(self) -> float: ...
+    def gradient_clip(self) -> float:
+        """Largest global norm; 0 turns clipping off."""
+        ...
+
     @property
-    def rate_warmup_updates(self) -> int: ...
+    def rate_warmup_updates(self) -> int:
+        """The rate rises linearly over this many updates; 0: at once."""
+        ...
 
 
 def rate_at(config: OptimizerConfig, update: int) -> float:

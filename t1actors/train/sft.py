@@ -34,6 +34,8 @@ class Example:
 
 @dataclass(frozen=True)
 class SftConfig:
+    """How the warm start is trained."""
+
     seed: int = 0
     steps: int = 1200
     sequences: int = 24
@@ -52,6 +54,8 @@ class SftConfig:
 
 @dataclass(frozen=True)
 class SftProgress:
+    """Where it is."""
+
     step: int
     loss: float
     """Cross-entropy of the demonstrations' sampled tokens; copy exercises apart."""

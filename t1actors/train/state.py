@@ -118,6 +118,7 @@ def actor_lane(purpose: Purpose) -> str | None:
 
 
 def trains_critic(purpose: Purpose) -> bool:
+    """Whether a step of this purpose updates the critic."""
     return purpose in ("warmup", "recalibrate", "train")
 
 

@@ -34,6 +34,8 @@ CORPUS = "demonstrations.jsonl.gz"
 
 @dataclass(frozen=True)
 class WarmstartConfig:
+    """What a warm start is made from."""
+
     seed: int = 0
     demonstrations: int = 6000
     levels: tuple[int, ...] = (1, 2, 3)

@@ -22,6 +22,8 @@ SEARCHED = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")
 
 @dataclass(frozen=True)
 class Tools:
+    """The programs that grade; ``digest`` covers their bytes."""
+
     interpreter: str
     """The real file that ``python3`` is in a sandbox."""
     shell: str

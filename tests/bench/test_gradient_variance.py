@@ -156,6 +156,12 @@ def test_bias_shows_in_direction_and_length_and_noise_does_not():
     assert products.cosine(1, 0).mean < 0.8 * math.cos(angle)
 
 
+def test_a_group_that_deviates_alone_is_the_share_that_is_shown():
+    far = torch.zeros(1, 5, 2)
+    far[0, 3, 0] = 5.0  # deviations 4 and four times 1, squared
+    assert Products.of(far).largest_share(0) == pytest.approx(16 / 20)
+
+
 def test_a_direction_that_cannot_be_seen_is_no_figure():
     alternating = torch.tensor([1.0, -1.0] * 4)[None, :, None].repeat(2, 1, 1)
     assert Products.of(alternating).direction(1, 0) is None

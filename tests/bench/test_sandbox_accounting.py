@@ -2,10 +2,9 @@
 
 from bench.sandbox import create, measure, with_commands
 from t1actors.sandbox.interface import RunRequest
-from tests.sandbox.conftest import host_makes_sandboxes  # noqa: F401  (a fixture)
 
 
-def test_every_sandbox_is_killed_at_the_end_and_its_cpu_is_counted(host_makes_sandboxes, tmp_path):  # noqa: F811
+def test_every_sandbox_is_killed_at_the_end_and_its_cpu_is_counted(host_makes_sandboxes, tmp_path):
     root = tmp_path / "s"
     nothing = measure(root, 0, create)
     assert nothing.seconds == {}

@@ -7,7 +7,7 @@ import sys
 import msgspec
 import pytest
 
-from t1actors.cli import checks, run
+from t1actors.cli import checks_place, run
 from t1actors.cli.checks import Check
 from t1actors.cli.main import app, main
 from t1actors.cli.tasks import parse_levels
@@ -228,7 +228,7 @@ def test_a_host_that_forbids_sandboxes_is_refused_with_reason_and_fix(toy_run, m
 
 
 def test_a_full_disk_is_refused_before_anything_is_written(toy_run, monkeypatch, capsys):
-    monkeypatch.setattr(checks, "RUN_BYTES", 10**18)
+    monkeypatch.setattr(checks_place, "RUN_BYTES", 10**18)
     assert main(["run", "--dir", str(toy_run)]) == 1
     assert "a run needs" in capsys.readouterr().err
     assert not toy_run.exists()

@@ -1,3 +1,3 @@
-from tests.sandbox.conftest import host_makes_sandboxes, live
+from tests.sandbox.conftest import live
 
-__all__ = ["host_makes_sandboxes", "live"]
+__all__ = ["live"]

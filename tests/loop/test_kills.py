@@ -20,6 +20,8 @@ from t1actors.replay.run import Replayer
 from t1actors.runtime.supervisor import RunResult, supervise
 from tests.loop.runs import TINY
 
+pytestmark = pytest.mark.usefixtures("host_makes_sandboxes")
+
 ACTORS = ("publisher", "pool", "sampler", "verifier", "assembler", "critic", "actor")
 
 

@@ -83,7 +83,7 @@ def numbers(text):
 WORDS = st.text(max_size=40) | st.sampled_from(["日本語の実行", "run-2026-11-30", "x" * 80, "\x1b[2J", "e\u0301", ""])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     width=st.integers(1, 130),
     height=st.integers(1, 30),

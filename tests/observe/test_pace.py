@@ -13,6 +13,7 @@ S = 1_000_000_000
 SLACK_S = 1e-3
 
 
+@settings(max_examples=50, deadline=None)
 @given(unit_s=st.floats(0.001, 100), total=st.integers(3, 300), at=st.floats(0, 1))
 def test_at_constant_speed_what_is_left_lies_in_the_range_at_any_moment(unit_s, total, at):
     pace = Pace(total)

@@ -192,6 +192,15 @@ def test_the_step_during_which_a_run_was_resumed_is_marked():
         assert "resumed" in texts(picture.figure.axes[0])
 
 
+def test_the_time_in_which_a_run_stood_still_is_cut_out_of_the_step_on_the_wall_clock():
+    _, lanes = drawn(resumed)
+    assert lanes is not None
+    picture = draw_pipeline(lanes)
+    assert picture is not None
+    assert "stood still for 1 h 00 min" in picture.how_to_read
+    assert all(axes.get_xlim()[1] < 60 for axes in picture.figure.axes)
+
+
 def test_a_pause_is_in_no_figure_of_the_step_it_interrupted():
     f, _ = drawn(resumed)
     step = f.by_step[1]

@@ -11,16 +11,6 @@ import pytest
 
 from t1actors.sandbox.backend import NamespaceBackend
 from t1actors.sandbox.interface import RunRequest, SandboxSpec
-from t1actors.sandbox.probe import probe
-
-
-@pytest.fixture(scope="session")
-def host_makes_sandboxes():
-    """Skips, with what failed and the fix, where no sandbox can be made."""
-    report = anyio.run(probe)
-    if not report.works:
-        failed = next(check for check in report.checks if not check.ok)
-        pytest.skip(f"needs a host that can make sandboxes: {failed.name}: {failed.detail}. {failed.fix}")
 
 
 class Live:

@@ -202,6 +202,18 @@ def test_a_lease_runs_out_unless_it_is_renewed_or_a_call_is_open(live):
     live(body)
 
 
+def test_a_lease_can_be_renewed_before_the_sandbox_is_there(live):
+    """On a busy machine whoever keeps leases may come between the start of a shim and the order to create."""
+
+    async def main(backend):
+        await backend._server().fork("early")
+        await backend.renew("early")
+        assert not (await backend.create(SandboxSpec(key="early"))).existed
+        await backend.kill("early")
+
+    live(main)
+
+
 def test_everything_inside_dies_with_a_shim_that_is_killed_and_its_place_is_cleared(live):
     async def body(backend):
         await backend.create(SandboxSpec(key="one"))

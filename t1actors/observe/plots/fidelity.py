@@ -51,6 +51,7 @@ def _zeros(points: Points) -> str:
 
 
 def draw_gap(f: Figures) -> Drawn | None:
+    """Engine gap and policy movement, mean and largest."""
     series: list[tuple[str, Points, str, str, str]] = []
     for name, attribute, color in (("engine gap", "engine_gap", RED), ("policy movement", "policy_movement", BLUE)):
         for part, dash, marker in (("mean", "-", "o"), ("max", ":", "^")):
@@ -87,6 +88,7 @@ def draw_gap(f: Figures) -> Drawn | None:
 
 
 def draw_policy(f: Figures) -> Drawn | None:
+    """Entropy, KL and clip share, with the limits of what is healthy."""
     steps = [s for s in training(f) if s.kl is not None and s.clip_share is not None]
     if not steps:
         return None
@@ -126,6 +128,7 @@ def draw_policy(f: Figures) -> Drawn | None:
 
 
 def draw_boundaries(f: Figures) -> Drawn | None:
+    """How turns were joined."""
     steps = [s for s in f.by_step if s.boundaries]
     if not steps:
         return None

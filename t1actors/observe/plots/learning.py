@@ -29,6 +29,7 @@ CLIPPED_VARIANCE = -1.0
 
 
 def training(f: Figures) -> list[StepFigures]:
+    """The steps that train the policy."""
     return [s for s in f.by_step if s.purpose == "train"]
 
 
@@ -40,6 +41,7 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 
 def draw_reward(f: Figures) -> Drawn | None:
+    """Reward of training steps and of evaluations."""
     points = [
         (s.step, s.reward, s.reward_quartiles or (s.reward, s.reward)) for s in training(f) if s.reward is not None
     ]
@@ -90,6 +92,7 @@ def draw_reward(f: Figures) -> Drawn | None:
 
 
 def draw_families(f: Figures) -> Drawn | None:
+    """What each family of tasks earns."""
     families = [x for x in f.families if x.after is not None or x.before is not None]
     if not families:
         return None
@@ -132,6 +135,7 @@ def draw_families(f: Figures) -> Drawn | None:
 
 
 def draw_critic(f: Figures) -> Drawn | None:
+    """How well the critic explains returns."""
     steps = [s for s in f.by_step if s.explained_variance is not None]
     if not steps:
         return None

@@ -244,6 +244,7 @@ def _end(block: Sequence[float], spacing: float) -> float:
 
 
 def legend_beside(axes: Axes, *, title: str = "", reverse: bool = False) -> None:
+    """A legend to the right of the axes."""
     handles, names = axes.get_legend_handles_labels()
     if reverse:  # as they are stacked
         handles, names = handles[::-1], names[::-1]

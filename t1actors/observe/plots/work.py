@@ -54,6 +54,7 @@ TRIAL_PHASES = (
 
 
 def draw_episodes(f: Figures) -> Drawn | None:
+    """Length and end of episodes."""
     steps = [s for s in training(f) if s.turns is not None and s.ids is not None]
     if not steps:
         return None
@@ -109,6 +110,7 @@ def _stacked(axes: Axes, numbers: Sequence[int], parts: Sequence[tuple[str, Sequ
 
 
 def draw_seconds(f: Figures) -> Drawn | None:
+    """Where a step's seconds go."""
     steps = [s for s in f.by_step if s.seconds]
     if not steps:
         return None

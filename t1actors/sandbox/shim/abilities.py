@@ -141,6 +141,7 @@ def _install_filter() -> None:
 
 
 def main() -> int:
+    """Print what was found as JSON; 0 when everything works."""
     found = abilities()
     print(json.dumps([*found, hard_limits()]))
     return 0 if all(ability.works for ability in found) else 1

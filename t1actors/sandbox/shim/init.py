@@ -55,6 +55,7 @@ class Inside(NamedTuple):
 
 
 def uid_map(first_uid: int) -> str:
+    """The line for /proc/PID/uid_map: root inside is ``first_uid`` outside."""
     return f"0 {first_uid} {_IDS}"
 
 

@@ -152,6 +152,7 @@ class Guard:
             resource.setrlimit(resource.RLIMIT_NPROC, (self._processes + 1, self._processes + 1))
 
     def counters(self) -> Counters:
+        """How often each limit has bitten so far."""
         return Counters(_counter(self._memory_events, b"oom_kill "), _counter(self._pids_events, b"max "))
 
     def memory_exceeded(self, init_pid: int) -> bool:

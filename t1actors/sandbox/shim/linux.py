@@ -78,6 +78,7 @@ def _check(result: int, step: str) -> None:
 
 
 def unshare(flags: int, what: str) -> None:
+    """Leave the namespaces of ``flags``; ``what`` names them in errors."""
     _check(_libc.unshare(flags), f"unshare {what}")
 
 
@@ -127,11 +128,13 @@ def forbid_inspection() -> None:
 
 
 def set_name(name: str) -> None:
+    """What ``ps`` shows, cut to 15 bytes."""
     buffer = ctypes.create_string_buffer(name.encode()[:15])
     _check(_libc.prctl(_PR_SET_NAME, ctypes.addressof(buffer), 0, 0, 0), "PR_SET_NAME")
 
 
 def die_with_parent(signal_number: int) -> None:
+    """Have the kernel send this process the signal when its parent ends."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
@@ -176,6 +179,7 @@ def open_beneath(directory_fd: int, path: str, flags: int) -> int:
 
 
 def bring_loopback_up() -> None:
+    """In the network namespace of this process."""
     any_socket = _socket(_AF_INET, "a socket for the loopback device")
     try:
         ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP_RUNNING))

@@ -81,6 +81,7 @@ class HostFiles(NamedTuple):
 
 
 def read_host_files() -> HostFiles:
+    """What of the host's /etc and / every root gets."""
     etc = {name: text.encode() for name, text in _WRITTEN_FILES.items()}
     for name in _COPIED_FILES:
         try:
@@ -94,6 +95,8 @@ def read_host_files() -> HostFiles:
 
 
 class LayerBytes(NamedTuple):
+    """A layer as it came over the wire."""
+
     at: str
     read_only: bool
     archive: bytes

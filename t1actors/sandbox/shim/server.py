@@ -37,6 +37,7 @@ from t1actors.sandbox.wire import (
     Order,
     Ran,
     ReadFile,
+    Renew,
     Run,
     Seal,
     WireError,
@@ -58,6 +59,8 @@ class _Connection:
 
 
 class Shim:
+    """One sandbox's server: orders in, answers out, a lease that runs."""
+
     def __init__(self, prepared: Prepared, name: str, listener_fd: int) -> None:
         self._name = name
         self._sandbox = Sandbox(prepared, name)
@@ -80,6 +83,7 @@ class Shim:
     # --- the loop ---
 
     def serve(self) -> NoReturn:
+        """Never returns: ends the process when the sandbox is killed or its lease is over."""
         os.set_blocking(self._listener_fd, False)
         signal.signal(signal.SIGTERM, self._terminate)
         while True:
@@ -176,6 +180,8 @@ class Shim:
             os._exit(0)
         if isinstance(order, Create):
             self._create(connection, order, data)
+        elif isinstance(order, Renew):  # being asked is all it takes, also while the sandbox is only being created
+            self._answer(connection, Done())
         elif self._built is None:
             self._answer(connection, Failed("SandboxRefused", [f"sandbox {self._name}: create it first"]))
         elif isinstance(order, Run):
@@ -183,10 +189,9 @@ class Shim:
         elif isinstance(order, ReadFile):
             content = self._read_file(self._built, order)
             self._answer(connection, Done(content is not None), content or b"")
-        elif isinstance(order, Seal):
+        else:
+            assert isinstance(order, Seal)
             self._seal(self._built, connection, order)
-        else:  # Renew: being asked is all it takes
-            self._answer(connection, Done())
 
     def _create(self, connection: _Connection, order: Create, data: bytes) -> None:
         if self._built is not None:

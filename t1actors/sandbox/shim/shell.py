@@ -163,6 +163,7 @@ class Shell:
             self.to_init.append(b"K\n")
 
     def said_by_init(self, line: bytes) -> CommandResult | None:
+        """Take in a line of init's; the finished command's result when that was its end."""
         now_s = time.monotonic()
         kind, rest = line[:1], line[1:]
         if kind == b"P":

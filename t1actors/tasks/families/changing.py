@@ -11,6 +11,7 @@ is 711, which ``chmod +x`` makes of 600."""
 
 
 def chmod(draws: Draws, new_name: NewName) -> SubGoal:
+    """Set a mode."""
     file, mode = new_name() + ".dat", draws.pick(MODES)
     return SubGoal(
         text=f"set mode {mode} on {file}",
@@ -26,6 +27,7 @@ def chmod(draws: Draws, new_name: NewName) -> SubGoal:
 
 
 def rename(draws: Draws, new_name: NewName) -> SubGoal:
+    """Give three files another ending."""
     directory = new_name()
     stems = [f"{directory}/{new_name()}" for _ in range(3)]
     return SubGoal(
@@ -58,6 +60,7 @@ def sed(draws: Draws, new_name: NewName) -> SubGoal:
 
 
 def tar(draws: Draws, new_name: NewName) -> SubGoal:
+    """Pack files into an archive."""
     directory, archive = new_name(), new_name() + ".tgz"
     first, second = f"{directory}/{new_name()}", f"{directory}/{new_name()}"
     return SubGoal(

@@ -8,6 +8,7 @@ from t1actors.tasks.words import WORDS
 
 
 def count(draws: Draws, new_name: NewName) -> SubGoal:
+    """Count lines into a file."""
     data, out, lines = new_name() + ".log", new_name() + ".txt", draws.between(3, 9)
     body = "".join(f"{draws.pick(WORDS)} {draws.pick(WORDS)}\n" for _ in range(lines))
     return SubGoal(
@@ -20,6 +21,7 @@ def count(draws: Draws, new_name: NewName) -> SubGoal:
 
 
 def sum_column(draws: Draws, new_name: NewName) -> SubGoal:
+    """Sum a column into a file."""
     data, out, column = new_name() + ".csv", new_name() + ".txt", draws.between(2, 3)
     totals = (0, 0)
     rows: list[tuple[int, int]] = []
@@ -46,6 +48,7 @@ def sum_column(draws: Draws, new_name: NewName) -> SubGoal:
 
 
 def sort(draws: Draws, new_name: NewName) -> SubGoal:
+    """Sort a file's lines."""
     data, out, down = new_name() + ".dat", new_name() + ".txt", draws.chance(0.5)
     values: list[int] = []
     while sorted(values) == sorted(values, key=str):  # sorting as text must be a mistake that shows

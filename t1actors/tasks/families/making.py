@@ -7,6 +7,7 @@ from t1actors.tasks.families.shape import NewName, SubGoal, holds, wrong
 
 
 def mkdir(draws: Draws, new_name: NewName) -> SubGoal:
+    """Make nested directories."""
     a, b, c = new_name(), new_name(), new_name()
     return SubGoal(
         text=f"make dir {a}/{b}/{c}",
@@ -18,6 +19,7 @@ def mkdir(draws: Draws, new_name: NewName) -> SubGoal:
 
 
 def write(draws: Draws, new_name: NewName) -> SubGoal:
+    """Write words to a file."""
     file, first, second = new_name() + ".txt", new_name(), new_name()
     return SubGoal(
         text=f"write {first} {second} to {file}",
@@ -53,6 +55,7 @@ def hint(draws: Draws, new_name: NewName) -> SubGoal:
 
 
 def move(draws: Draws, new_name: NewName) -> SubGoal:
+    """Move a file into a new directory."""
     file, directory = new_name() + ".dat", new_name()
     return SubGoal(
         text=f"move {file} into new dir {directory}",

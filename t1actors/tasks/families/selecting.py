@@ -8,6 +8,7 @@ from t1actors.tasks.words import WORDS
 
 
 def grep(draws: Draws, new_name: NewName) -> SubGoal:
+    """Keep the lines that hold a word."""
     data, out, word = new_name() + ".log", new_name() + ".txt", new_name()
     others = [other for other in draws.sample(WORDS, 6) if other != word]
     hits = [f"{word} {draws.pick(others)}" for _ in range(draws.between(2, 4))]

@@ -36,6 +36,8 @@ class WrongWay:
 
 @dataclass(frozen=True)
 class SubGoal:
+    """One thing a task asks for; ``text`` is the instruction's sentence."""
+
     text: str
     files: tuple[tuple[str, str], ...]
     """(path, content) of what is there before."""
@@ -51,8 +53,10 @@ Family = Callable[[Draws, NewName], SubGoal]
 
 
 def wrong(weight: int, *commands: str) -> WrongWay:
+    """A mistake of these commands."""
     return WrongWay(weight, commands)
 
 
 def holds(kind: AssertionKind, path: str, *arguments: str | int) -> Assertion:
+    """An assertion of these arguments."""
     return Assertion(kind, path, arguments)

@@ -1,0 +1,67 @@
+"""`t1 run --tasks --model`: a user's own directory of tasks and an own model with a ChatML tokenizer, from end to end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from t1actors.events import ActorUpdated, SandboxReady, StepOpened, TurnSampled, decode
+from t1actors.log.filelog import FileLog
+from t1actors.log.merged import merged
+from t1actors.models.tokenizer import ChatmlIds, Tokenizer
+from t1actors.replay.run import Replayer
+from t1actors.tasks.write import make_tasks
+from tests.models.chatml import make_chatml_folder
+
+SETS = ("rollout.batch_size=4", "schedule.train_steps=2", "schedule.recalibrate_steps=1", "rollout.turn_limit=3")
+
+
+def t1(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "t1actors", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=cwd)
+
+
+@pytest.mark.slow
+def test_a_run_on_own_tasks_and_an_own_model_trains_and_replays(tmp_path: Path) -> None:
+    make_chatml_folder(tmp_path / "my-model")
+    make_tasks(tmp_path / "my-tasks", levels=[1], count=12, seed=40)
+    for name, text in (("a", "FROM debian\nRUN true\n"), ("b", "FROM debian\nWORKDIR /usr\n"), ("c", "ADD x /\n")):
+        (tmp_path / "my-tasks" / name / "environment").mkdir(parents=True)
+        (tmp_path / "my-tasks" / name / "task.toml").write_text("")
+        (tmp_path / "my-tasks" / name / "instruction.md").write_text("do it\n")
+        (tmp_path / "my-tasks" / name / "tests").mkdir()
+        (tmp_path / "my-tasks" / name / "tests" / "test.sh").write_text("exit 0\n")
+        (tmp_path / "my-tasks" / name / "environment" / "Dockerfile").write_text(text)
+    sets = [word for text in SETS for word in ("--set", text)]
+    own = ["--tasks", "my-tasks", "--model", "my-model", "--preset", "smoke", "--dir", "run", "--display", "plain"]
+    done = t1("run", *own, *sets, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"tasks  usable 12 of 15 in {tmp_path / 'my-tasks'}: 8 train, 2 heldout, 2 warmup" in done.stdout
+    assert "left out a: environment/Dockerfile, line 2: RUN is not supported yet" in done.stdout
+    assert "chat format: ChatML" in done.stdout
+    run_dir = tmp_path / "run"
+    assert "| b | environment/Dockerfile: the working directory is /usr" in (run_dir / "tasks.md").read_text()
+
+    events = [decode(entry.raw) for entry in merged(FileLog(run_dir / "log"))]
+    assert len([event for event in events if isinstance(event, ActorUpdated)]) == 2
+    assert all(len(event.trials) in (2, 4) for event in events if isinstance(event, StepOpened))
+    chosen = {task["name"]: task["digest"] for task in json.loads((run_dir / "tasks.json").read_text())["usable"]}
+    specs = [spec for event in events if isinstance(event, StepOpened) for spec in event.trials]
+    task_of = {spec.trial: spec.task for spec in specs}
+    for ready in (event for event in events if isinstance(event, SandboxReady)):
+        assert ready.task_digest == chosen[task_of[ready.trial]]
+    marks = Tokenizer.from_folder(run_dir / "model").marks
+    assert isinstance(marks, ChatmlIds)
+    for turn in (event for event in events if isinstance(event, TurnSampled)):
+        assert turn.context_ids.count(marks.start) == (3 if turn.turn == 0 else 2)
+    assert (run_dir / "model" / "tokenizer_config.json").read_bytes() == (
+        tmp_path / "my-model" / "tokenizer_config.json"
+    ).read_bytes()
+
+    reports = list(Replayer.open(run_dir).all())
+    assert all(report.bit_exact for report in reports), [report.text() for report in reports]
+    assert t1("log", "check", "run", cwd=tmp_path).returncode == 0
