@@ -1,8 +1,8 @@
 """The one configuration tree: frozen dataclasses, read from TOML, presets and ``--set key=value``.
 
-Guarantees: an unknown key or a value of the wrong type is a ``ConfigError`` that names the key, where it came from and the
-nearest valid key; the resolved tree is plain TOML (``to_toml``) and its digest names the run's configuration; every value
-knows where it came from (``Resolved.origins``).
+Guarantees: an unknown key or a value of the wrong type is a ``ConfigError`` that names the key, where it came from
+and the nearest valid key; the resolved tree is plain TOML (``to_toml``) and its digest names the run's configuration;
+every value knows where it came from (``Resolved.origins``).
 
 The values here are the defaults of the library; presets (``t1actors/presets/*.toml``) say what differs.
 """
@@ -170,7 +170,8 @@ class TrainConfig:
     """Most ids in one forward and backward pass; bounds memory and decides no bit of a step."""
     replay_routing: bool = True
     recompute_layers: bool = False
-    """Keep only each layer's input for the backward pass and run the layer again in it: less memory, more time, the same bits."""
+    """Keep only each layer's input for the backward pass and run the layer again in it: less memory, more time, the
+    same bits."""
     ranks: int = 1
     """Processes that compute a step of the critic together, and as many of the actor; they decide no bit of a step."""
     critic: CriticConfig = field(default_factory=CriticConfig)

@@ -37,7 +37,9 @@ tasks = App(name="tasks", help="Tasks.\n\nExample: `t1 tasks make my-tasks --cou
 tasks.command("t1actors.cli.tasks:make", name="make")
 app.command(tasks)
 
-warmstart = App(name="warmstart", help="The model that a run starts from.\n\nExample: `t1 warmstart make my-warm-start`")
+warmstart = App(
+    name="warmstart", help="The model that a run starts from.\n\nExample: `t1 warmstart make my-warm-start`"
+)
 warmstart.command("t1actors.cli.warmstart:demos", name="demos")
 warmstart.command("t1actors.cli.warmstart:make", name="make")
 app.command(warmstart)

@@ -1,11 +1,12 @@
 """Keys and values of many sequences in preallocated slots, and the attention of a slab over them.
 
-A slot is a row of pages of 64 positions; a sequence keeps its slot between turns. A slab mixes decode rows (one per sequence) and
-prefill chunks in any way: each row carries its slot's first page and its position, and the kernel does the rest in one call.
+A slot is a row of pages of 64 positions; a sequence keeps its slot between turns. A slab mixes decode rows (one per
+sequence) and prefill chunks in any way: each row carries its slot's first page and its position, and the kernel does
+the rest in one call.
 
 Guarantees: a row sees exactly the positions up to its own in its own slot; what lies behind it is never read, so
-nothing of another sequence or of an earlier one in the same slot can matter. Nothing here knows which sequence is in which slot
-(``core`` does).
+nothing of another sequence or of an earlier one in the same slot can matter. Nothing here knows which sequence is in
+which slot (``core`` does).
 
 Shapes: S slots, T positions of a slot, N slab rows, P pages, G key/value heads, Q query heads, D head width.
 """
@@ -33,8 +34,8 @@ class Chunk:
 
 
 class KeyValueCache:
-    """The memory: for each layer keys (P, G, D, 64) and values (P, G, 64, D), float32 whatever the model's dtype (the numbers are
-    the model's, so nothing is gained or lost). Pages that were never written cost no memory."""
+    """The memory: for each layer keys (P, G, D, 64) and values (P, G, 64, D), float32 whatever the model's dtype (the
+    numbers are the model's, so nothing is gained or lost). Pages that were never written cost no memory."""
 
     def __init__(self, shape: NetworkShape, *, slots: int, positions: int) -> None:
         self.slots = slots

@@ -1,7 +1,8 @@
 """How the rows of a packed slab are cut into grains, so that a weight's gradient does not depend on the packing.
 
-A grain is a function of its sequence alone: 64 consecutive positions from a multiple of 64 on (dense weights), or 1,024 positions of
-one expert (expert weights). Which sequences share a slab, in which order, and which process has them, changes no grain.
+A grain is a function of its sequence alone: 64 consecutive positions from a multiple of 64 on (dense weights), or
+1,024 positions of one expert (expert weights). Which sequences share a slab, in which order, and which process has
+them, changes no grain.
 
 Shapes: N rows, R rows of pairs (row, expert) or rows that are wanted, G grains, S sequences.
 """
@@ -22,7 +23,8 @@ EXPERT_PAGE = 1024
 
 @dataclass(frozen=True)
 class Cut:
-    """For each row the number of its 64-row block and of its 1,024-row page; numbers rise with the rows and belong to one sequence."""
+    """For each row the number of its 64-row block and of its 1,024-row page; numbers rise with the rows and belong to
+    one sequence."""
 
     block_N: Tensor
     page_N: Tensor
@@ -37,7 +39,8 @@ class Cut:
         return Cut(self.block_N.index_select(0, chosen_R), self.page_N.index_select(0, chosen_R))
 
     def dense(self, parts: int = 1) -> Grains:
-        """Grains of a dense weight; ``parts``: how many rows of the operation each row of the slab stands for (its heads)."""
+        """Grains of a dense weight; ``parts``: how many rows of the operation each row of the slab stands for (its
+        heads)."""
         start, end = _runs(self.block_N)
         return Grains(start * parts, end * parts, torch.zeros_like(start))
 

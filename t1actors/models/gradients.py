@@ -15,8 +15,8 @@ from torch import Tensor
 from t1actors.models.cut import Cut
 
 GRADIENT_BITS = 44
-"""Grid of the sums: multiples of 2^-44, exact while the magnitudes of a tensor's partials sum to less than 512. Part of what a step's bytes
-mean."""
+"""Grid of the sums: multiples of 2^-44, exact while the magnitudes of a tensor's partials sum to less than 512. Part
+of what a step's bytes mean."""
 
 
 class Gradients:

@@ -1,7 +1,7 @@
 """A network's weights as the kernels want them, made when they are first used and made again when a weight has changed.
 
-Guarantees: what is given belongs to the present values, as far as torch knows of the change (in-place operations count; writes
-through ``.data`` or another library do not).
+Guarantees: what is given belongs to the present values, as far as torch knows of the change (in-place operations
+count; writes through ``.data`` or another library do not).
 """
 
 from __future__ import annotations

@@ -40,9 +40,7 @@ def load_policy(folder: Path, *, dtype: DtypeName = "float32", kernels: Kernels 
     """The policy in a Hugging Face folder, on the CPU. Raises ``PolicyUnsupported``."""
     check_folder(folder)
     with constructing, _without_progress_bars():
-        module = Qwen3MoeForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), local_files_only=True
-        )
+        module = Qwen3MoeForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), local_files_only=True)
     module = cast(Qwen3MoeForCausalLM, module)
     with torch.no_grad():
         for parameter in module.parameters():

@@ -33,8 +33,8 @@ def routing_dtype(experts: int) -> type[np.uint8] | type[np.uint16]:
 def check_routing(
     routing: RoutingArray | Tensor, *, rows: int, layers: int, experts: int, experts_per_token: int
 ) -> Tensor:
-    """``routing`` as an int64 tensor (rows, layers, experts_per_token), each row's experts in ascending order, the order in which a
-    row's experts are combined. Raises ``RoutingError``."""
+    """``routing`` as an int64 tensor (rows, layers, experts_per_token), each row's experts in ascending order, the
+    order in which a row's experts are combined. Raises ``RoutingError``."""
     expected = (rows, layers, experts_per_token)
     if tuple(routing.shape) != expected:
         raise RoutingError(

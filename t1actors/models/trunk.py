@@ -1,23 +1,25 @@
-"""One forward for a slab of tokens of any sequences, over the weights of a Hugging Face Qwen3-MoE model and exact kernels.
+"""One forward for a slab of tokens of any sequences, over the weights of a Hugging Face Qwen3-MoE model and exact
+kernels.
 
 The sampler's prefill and decode, the trainer's packed batches and the critic all run this code; they differ only in the
 attention they pass: where keys and values of earlier positions come from.
 
-Guarantees: what a row gets depends on its sequence up to it and on the weights alone, in every bit: not on the batch, the chunk it
-came in, its place, or whether a gradient is wanted. No padding exists. Experts are combined in ascending order, whoever chose
-them. On one sequence the result equals Hugging Face's own forward up to float rounding. The gradients of weights go to exact sums
-(``gradients``), grain by grain (``cut``), so no packing changes them.
+Guarantees: what a row gets depends on its sequence up to it and on the weights alone, in every bit: not on the batch,
+the chunk it came in, its place, or whether a gradient is wanted. No padding exists. Experts are combined in ascending
+order, whoever chose them. On one sequence the result equals Hugging Face's own forward up to float rounding. The
+gradients of weights go to exact sums (``gradients``), grain by grain (``cut``), so no packing changes them.
 
 Left to others: logits (``policy``, ``value``), caches (``engine.cache``), checking recorded routing (``routing``).
 
-Shapes: N rows of the slab, H hidden, L mixture-of-experts layers, K experts per token, E experts, Q query heads, G key/value
-heads, D head width.
+Shapes: N rows of the slab, H hidden, L mixture-of-experts layers, K experts per token, E experts, Q query heads, G
+key/value heads, D head width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
@@ -28,11 +30,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeModel, Qwen3MoeSparseMoeBlock
 
+from t1actors.models.cut import Cut
 from t1actors.models.gradients import Gradients
 from t1actors.models.prepared import Prepared
 
 TABLE_STEP = 512
-"""Rotary angles are made for whole multiples of this many positions: torch's vector loops then have no tail with other bits."""
+"""Rotary angles are made for whole multiples of this many positions: torch's vector loops then have no tail with
+other bits."""
 
 
 class Attention(Protocol):
@@ -46,7 +50,8 @@ class Attention(Protocol):
 
 
 class PackedAttention:
-    """The slab holds whole sequences from their first token, one after another: causal within each, blind to the others."""
+    """The slab holds whole sequences from their first token, one after another: causal within each, blind to the
+    others."""
 
     def __init__(self, lengths: Sequence[int]) -> None:
         lengths_S = torch.tensor(list(lengths), dtype=torch.int64)
@@ -82,6 +87,19 @@ class _Places:
 
     def into(self, name: str) -> ExactSum | None:
         return None if self.gradients is None else self.gradients.sums[name]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What every layer needs to know of the slab's rows, held by value: a layer that is run again in the backward pass is run
+    with its own slab's, whatever ``Gradients`` has met since."""
+
+    cut: Cut | None
+    attention: Attention
+    angles: tuple[Tensor, Tensor]
+    whole: _Places
+    heads: _Places
+    key_heads: _Places
 
 
 class Trunk:
@@ -125,18 +143,24 @@ class Trunk:
     ) -> Forwarded:
         """Run the slab. ``routing_NLK`` (int64, checked, ascending) is replayed; without it the routers choose.
 
-        ``rows_R``: the final hidden states of these rows alone are wanted. Nothing looks at the others any more once the last layer
-        has attended, so its feed-forward, and its column of the routing, has these rows only. ``gradients`` collects those of
-        the weights. ``recompute``: keep a layer's input instead of all within it, and run it again in the backward pass.
+        ``rows_R``: the final hidden states of these rows alone are wanted. Nothing looks at the others any more once
+        the last layer has attended, so its feed-forward, and its column of the routing, has these rows only.
+        ``gradients`` collects those of the weights. ``recompute``: keep a layer's input instead of all within it, and
+        run it again in the backward pass.
         """
-        whole = _Places(gradients, None if gradients is None else gradients.cut.dense())
-        heads = _Places(gradients, None if gradients is None else gradients.cut.dense(self._heads))
-        key_heads = _Places(gradients, None if gradients is None else gradients.cut.dense(self._key_heads))
+        cut = None if gradients is None else gradients.cut
+        rows = _Rows(
+            cut=cut,
+            attention=attention,
+            angles=self._rotary(positions_N),
+            whole=_Places(gradients, None if cut is None else cut.dense()),
+            heads=_Places(gradients, None if cut is None else cut.dense(self._heads)),
+            key_heads=_Places(gradients, None if cut is None else cut.dense(self._key_heads)),
+        )
         embed = f"{self._prefix}embed_tokens.weight"
         hidden_NH = functions.embedding(
             self._kernels, self._prepared.vector(embed), ids_N, None if gradients is None else gradients.sums[embed]
         )
-        cos_ND, sin_ND = self._rotary(positions_N)
         chosen: list[Tensor] = []
         column = 0
         for index, routed in enumerate(self._routed):
@@ -149,27 +173,17 @@ class Trunk:
                 recorded_NK = recorded_NK.contiguous()
             column += routed
 
-            def layer(
-                x_NH: Tensor,
-                index: int = index,
-                narrowed_R: Tensor | None = narrowed_R,
-                recorded_NK: Tensor | None = recorded_NK,
-            ) -> tuple[Tensor, Tensor]:
-                places = (whole, heads, key_heads)
-                x_NH = x_NH + self._attend(index, x_NH, cos_ND, sin_ND, attention, *places)
-                if narrowed_R is not None:
-                    x_NH = x_NH.index_select(0, narrowed_R)
-                return self._feed_forward(index, x_NH, recorded_NK, narrowed_R, gradients)
-
+            layer = partial(
+                self._layer, index, recorded_NK=recorded_NK, narrowed_R=narrowed_R, rows=rows, gradients=gradients
+            )
             if recompute and gradients is not None:
-                hidden_NH, experts_NK = cast(
-                    "tuple[Tensor, Tensor]", checkpoint(layer, hidden_NH, use_reentrant=False, preserve_rng_state=False)
-                )
+                made = checkpoint(layer, hidden_NH, use_reentrant=False, preserve_rng_state=False)
+                hidden_NH, experts_NK = cast("tuple[Tensor, Tensor]", made)
             else:
                 hidden_NH, experts_NK = layer(hidden_NH)
             if routed:
                 chosen.append(experts_NK)
-        hidden_NH = self._norm("norm", hidden_NH, self._final(whole, rows_R))
+        hidden_NH = self._norm("norm", hidden_NH, self._final(rows.whole, rows_R))
         stacked = torch.stack(chosen, dim=1) if len({t.shape[0] for t in chosen}) == 1 else torch.empty(0)
         return Forwarded(hidden_NH, stacked)
 
@@ -201,30 +215,35 @@ class Trunk:
         y_NO = functions.matmul(self._kernels, x_NH, self._prepared.matrix(weight), places.grains, places.into(weight))
         if bias not in self._prepared:
             return y_NO
-        return functions.add_bias(
-            self._kernels, y_NO, self._prepared.vector(bias), places.grains, places.into(bias)
-        )
+        return functions.add_bias(self._kernels, y_NO, self._prepared.vector(bias), places.grains, places.into(bias))
 
-    def _attend(
+    def _layer(
         self,
         index: int,
         hidden_NH: Tensor,
-        cos_ND: Tensor,
-        sin_ND: Tensor,
-        attention: Attention,
-        whole: _Places,
-        heads: _Places,
-        key_heads: _Places,
-    ) -> Tensor:
+        *,
+        recorded_NK: Tensor | None,
+        narrowed_R: Tensor | None,
+        rows: _Rows,
+        gradients: Gradients | None,
+    ) -> tuple[Tensor, Tensor]:
+        """The rows after the layer (``narrowed_R`` of them alone), and the experts in use."""
+        hidden_NH = hidden_NH + self._attend(index, hidden_NH, rows)
+        if narrowed_R is not None:
+            hidden_NH = hidden_NH.index_select(0, narrowed_R)
+        return self._feed_forward(index, hidden_NH, recorded_NK, narrowed_R, rows.cut, gradients)
+
+    def _attend(self, index: int, hidden_NH: Tensor, rows: _Rows) -> Tensor:
+        whole = rows.whole
         layer = f"layers.{index}."
         block = f"{layer}self_attn."
         normed_NH = self._norm(f"{layer}input_layernorm", hidden_NH, whole)
         query_NQD = self._linear(f"{block}q_proj", normed_NH, whole).view(-1, self._heads, self._width)
         key_NGD = self._linear(f"{block}k_proj", normed_NH, whole).view(-1, self._key_heads, self._width)
         value_NGD = self._linear(f"{block}v_proj", normed_NH, whole).view(-1, self._key_heads, self._width)
-        query_NQD = functions.rope(self._kernels, self._norm(f"{block}q_norm", query_NQD, heads), cos_ND, sin_ND)
-        key_NGD = functions.rope(self._kernels, self._norm(f"{block}k_norm", key_NGD, key_heads), cos_ND, sin_ND)
-        attended_NQD = attention(self._kernels, index, query_NQD, key_NGD, value_NGD, self._scale)
+        query_NQD = functions.rope(self._kernels, self._norm(f"{block}q_norm", query_NQD, rows.heads), *rows.angles)
+        key_NGD = functions.rope(self._kernels, self._norm(f"{block}k_norm", key_NGD, rows.key_heads), *rows.angles)
+        attended_NQD = rows.attention(self._kernels, index, query_NQD, key_NGD, value_NGD, self._scale)
         return self._linear(f"{block}o_proj", attended_NQD.reshape(attended_NQD.shape[0], -1), whole)
 
     def _feed_forward(
@@ -233,10 +252,10 @@ class Trunk:
         hidden_NH: Tensor,
         recorded_NK: Tensor | None,
         narrowed_R: Tensor | None,
+        cut: Cut | None,
         gradients: Gradients | None,
     ) -> tuple[Tensor, Tensor]:
         """The rows after the layer's feed-forward, and the experts in use (none of a dense layer)."""
-        cut = None if gradients is None else gradients.cut
         if cut is not None and narrowed_R is not None:
             cut = cut.rows(narrowed_R)
         places = _Places(gradients, None if cut is None else cut.dense())
@@ -246,7 +265,9 @@ class Trunk:
             gate_NI = self._linear(f"{layer}mlp.gate_proj", normed_NH, places)
             up_NI = self._linear(f"{layer}mlp.up_proj", normed_NH, places)
             inner_NI = functions.silu_mul(self._kernels, torch.cat((gate_NI, up_NI), dim=-1))
-            return hidden_NH + self._linear(f"{layer}mlp.down_proj", inner_NI, places), torch.empty(0, dtype=torch.int64)
+            return hidden_NH + self._linear(f"{layer}mlp.down_proj", inner_NI, places), torch.empty(
+                0, dtype=torch.int64
+            )
         logits_NE = self._linear(f"{layer}mlp.gate", normed_NH, places)
         experts_NK = self._kernels.select_experts(logits_NE, self._chosen) if recorded_NK is None else recorded_NK
         weights_NK = functions.gate(self._kernels, logits_NE, experts_NK, normalise=self._normalise)

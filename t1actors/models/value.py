@@ -54,10 +54,9 @@ class ValueModel(Network):
         """A critic with a copy of the policy's trunk and a zero head."""
         return cls(copy.deepcopy(policy.hf.model), policy.kernels)
 
-    def values(
-        self, hidden_RH: Tensor, *, gradients: Gradients | None = None, rows_R: Tensor | None = None
-    ) -> Tensor:
-        """The value of each row, float32. ``rows_R``: which rows of the slab these are, for ``gradients``; None: all of them."""
+    def values(self, hidden_RH: Tensor, *, gradients: Gradients | None = None, rows_R: Tensor | None = None) -> Tensor:
+        """The value of each row, float32. ``rows_R``: which rows of the slab these are, for ``gradients``; None: all
+        of them."""
         grains = weight = bias = None
         if gradients is not None:
             grains = (gradients.cut if rows_R is None else gradients.cut.rows(rows_R)).dense()
@@ -65,7 +64,9 @@ class ValueModel(Network):
         products_R1 = functions.matmul(
             self.kernels, hidden_RH.float(), self.prepared.matrix("value_head.weight"), grains, weight
         )
-        return functions.add_bias(self.kernels, products_R1, self.prepared.vector("value_head.bias"), grains, bias)[:, 0]
+        return functions.add_bias(self.kernels, products_R1, self.prepared.vector("value_head.bias"), grains, bias)[
+            :, 0
+        ]
 
     def copy(self) -> ValueModel:
         """A critic of its own with the same weights."""

@@ -1,7 +1,7 @@
 """The two losses of T1 section 7, per sampled token, and what is measured beside them. Pure tensor functions.
 
-Shapes: n sampled tokens of a micro-batch. The caller sums a loss over n and divides by N, the number of sampled tokens of the
-whole optimizer step, fixed before the step began.
+Shapes: n sampled tokens of a micro-batch. The caller sums a loss over n and divides by N, the number of sampled
+tokens of the whole optimizer step, fixed before the step began.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from torch.nn import functional
 
 LANES = 64
-"""Elementwise functions run on multiples of this many elements: torch computes the rest of a vector loop with other code and, for exp, with
-other bits."""
+"""Elementwise functions run on multiples of this many elements: torch computes the rest of a vector loop with other
+code and, for exp, with other bits."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ def value_loss(
 
 
 def kl_estimate(log_ratio_n: torch.Tensor) -> torch.Tensor:
-    """ratio - 1 - log ratio: per token, never negative; its mean over tokens sampled from pi_b estimates KL(pi_b, pi_t)."""
+    """ratio - 1 - log ratio: per token, never negative; its mean over tokens sampled from pi_b estimates KL(pi_b,
+    pi_t)."""
     return _exp(log_ratio_n) - 1.0 - log_ratio_n
 
 

@@ -75,8 +75,8 @@ def adamw(
 
 
 def global_norm(gradients: Iterable[torch.Tensor]) -> float:
-    """The norm over all tensors. Squares are exact in float64; rows are summed each by itself and the rows' sums exactly, so no order or
-    sharding of whole rows changes it."""
+    """The norm over all tensors. Squares are exact in float64; rows are summed each by itself and the rows' sums
+    exactly, so no order or sharding of whole rows changes it."""
     rows: list[float] = []
     for gradient in gradients:
         flat = gradient.double().reshape(-1, gradient.shape[-1]) if gradient.ndim else gradient.double().reshape(1, 1)

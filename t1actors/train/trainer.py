@@ -1,11 +1,12 @@
 """The working copy of a trainer state inside one step: gradients in, updates out.
 
-Guarantees: an update is a function of its tokens and of nothing else: gradients are exact sums over grains (``models.gradients``), so
-micro-batches, packing, recomputation and ranks change no bit of it; it never happens with a gradient that is not finite or whose
-sum may be inexact; the state it began from is not touched.
+Guarantees: an update is a function of its tokens and of nothing else: gradients are exact sums over grains
+(``models.gradients``), so micro-batches, packing, recomputation and ranks change no bit of it; it never happens with
+a gradient that is not finite or whose sum may be inexact; the state it began from is not touched.
 
-The loss of an update is the sum of its tokens' losses over N. Each token enters the sums with the weight 2^-e, e the smallest with
-N <= 2^e, so that no rounding depends on N; the exact sum is then multiplied by 2^e / N in float64 and rounded once to float32.
+The loss of an update is the sum of its tokens' losses over N. Each token enters the sums with the weight 2^-e, e the
+smallest with N <= 2^e, so that no rounding depends on N; the exact sum is then multiplied by 2^e / N in float64 and
+rounded once to float32.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from dataclasses import dataclass
 import torch
 from t1kernels.exact import ExactRangeError
 
-from t1actors.models.gradients import Gradients
 from t1actors.models.network import Network
 from t1actors.train.digests import tensor_digests
 from t1actors.train.errors import NonFiniteError
@@ -33,8 +33,8 @@ class Applied:
 
 
 class Trainer:
-    """See the module. ``what`` names the step and part in errors; ``network`` is scratch and holds the updated weights; ``loss_scale``
-    multiplies every loss."""
+    """See the module. ``what`` names the step and part in errors; ``network`` is scratch and holds the updated
+    weights; ``loss_scale`` multiplies every loss."""
 
     def __init__(
         self, network: Network, state: TrainerState, config: OptimizerConfig, *, what: str, loss_scale: float = 1.0
@@ -74,8 +74,8 @@ class Trainer:
 
     def _unusable(self, error: ExactRangeError) -> NonFiniteError:
         return NonFiniteError(
-            f"{self._what}, update {self._updates + 1}: {error}. Nothing was updated; lower the learning rate or look at the batch's "
-            "rewards and log-probs"
+            f"{self._what}, update {self._updates + 1}: {error}. Nothing was updated; lower the learning rate or look at "
+            "the batch's rewards and log-probs"
         )
 
     def apply(self) -> Applied:

@@ -1,7 +1,6 @@
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from t1kernels.choice import default_kernels
 
 from t1actors.engine.cache import Chunk, KeyValueCache, Slab

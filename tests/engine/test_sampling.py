@@ -2,7 +2,6 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from t1kernels.choice import default_kernels
 
 from t1actors.engine.sampling import uniforms

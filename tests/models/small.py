@@ -66,9 +66,7 @@ def packed_gradients(
     gradients = policy.gradients()
     forwarded = policy.forward_packed(ids_N, lengths, routing, rows_R=rows_R, gradients=gradients, recompute=recompute)
     targets_R = ids_N if rows_R is None else ids_N[rows_R]
-    logprobs_R, _ = policy.logprobs(
-        forwarded.hidden_NH, targets_R, temperature=0.9, gradients=gradients, rows_R=rows_R
-    )
+    logprobs_R, _ = policy.logprobs(forwarded.hidden_NH, targets_R, temperature=0.9, gradients=gradients, rows_R=rows_R)
     if upstream_R is None:
         upstream_R = torch.randn(logprobs_R.shape, generator=torch.Generator().manual_seed(9)) / 64
     torch.autograd.backward(logprobs_R, upstream_R)

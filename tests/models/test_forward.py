@@ -105,7 +105,10 @@ def test_narrowing_to_wanted_rows_changes_no_bit_of_them():
 
 def test_gradients_are_those_of_hugging_faces_forward():
     """Of every tensor, with all rows and with some; the reference is torch's autograd through the stock modules."""
-    for overrides in ({}, {"mlp_only_layers": [1], "attention_bias": True, "tie_word_embeddings": False, "norm_topk_prob": False}):
+    for overrides in (
+        {},
+        {"mlp_only_layers": [1], "attention_bias": True, "tie_word_embeddings": False, "norm_topk_prob": False},
+    ):
         policy = small_policy(**overrides)
         ids_N, rows_R, lengths = random_ids(150), torch.arange(1, 150, 3), [80, 1, 69]
         upstream_R = torch.randn(len(rows_R), generator=torch.Generator().manual_seed(1)) / 64
@@ -115,4 +118,6 @@ def test_gradients_are_those_of_hugging_faces_forward():
         chosen = logits.log_softmax(-1).gather(-1, ids_N[rows_R][:, None])[:, 0]
         torch.autograd.backward(chosen, upstream_R)
         for name, parameter in policy.parameters().items():
-            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(
+                found[name], parameter.grad, rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
+            )

@@ -98,20 +98,16 @@ def test_another_models_forward_is_untouched_by_a_replay():
 
 def test_micro_batches_under_recomputation_keep_their_own_rows_and_bits():
     policy = small_policy(mlp_only_layers=[1])
-    batches = [(random_ids(ROWS, seed=s), random_routing(policy, ROWS, seed=s)) for s in (3, 4)]
+    slabs = [(3, LENGTHS), (4, [70, 1, 13]), (5, [5])]
+    batches = [(random_ids(sum(n), seed=s), n, random_routing(policy, sum(n), seed=s)) for s, n in slabs]
 
     def run(recompute):
-        gradients, found = policy.gradients(), []
-        graphs = []
-        for ids_N, routing in batches:  # both forwards before either backward
-            cut_before = gradients.cut
-            forwarded = policy.forward_packed(ids_N, LENGTHS, routing, gradients=gradients, recompute=recompute)
-            logprobs, _ = policy.logprobs(forwarded.hidden_NH, ids_N, temperature=1.0, gradients=gradients)
-            assert gradients.cut is not cut_before
-            found.append(logprobs.detach())
-            graphs.append(logprobs)
+        gradients, graphs = policy.gradients(), []
+        for ids_N, lengths, routing in batches:  # all forwards before the first backward
+            forwarded = policy.forward_packed(ids_N, lengths, routing, gradients=gradients, recompute=recompute)
+            graphs.append(policy.logprobs(forwarded.hidden_NH, ids_N, temperature=1.0, gradients=gradients)[0])
         for logprobs in reversed(graphs):
             torch.autograd.backward(logprobs, torch.full_like(logprobs, 2.0**-8))
-        return torch.cat(found), gradients.scaled(1.0)
+        return torch.cat([g.detach() for g in graphs]), gradients.scaled(1.0)
 
     assert_equal(run(recompute=True), run(recompute=False))

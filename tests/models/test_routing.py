@@ -53,7 +53,9 @@ def test_an_expert_that_does_not_exist_is_refused_with_its_place(expert):
 @given(st.permutations(range(300)))
 def test_expert_numbers_above_255_survive_the_round_trip(order):
     row = np.array(order[:8]).reshape(1, 1, 8).astype(routing_dtype(300))
-    assert check_routing(row, rows=1, layers=1, experts=300, experts_per_token=8).flatten().tolist() == sorted(order[:8])
+    assert check_routing(row, rows=1, layers=1, experts=300, experts_per_token=8).flatten().tolist() == sorted(
+        order[:8]
+    )
 
 
 def test_the_smallest_type_that_holds_every_expert_is_used():

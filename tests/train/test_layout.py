@@ -1,4 +1,5 @@
-"""A step's bytes do not depend on how it was computed: micro-batches, packing, recomputation; see ``test_ranks`` for processes."""
+"""A step's bytes do not depend on how it was computed: micro-batches, packing, recomputation; see ``test_ranks`` for
+processes."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ LENGTHS = [2, 40, 66, 130, 9, 70, 33, 64]
 
 
 def trial(index: int, length: int) -> TrajectoryRecord:
-    """Arbitrary ids, one turn of half of them, and routing that names three of the four experts only (one gets no rows)."""
+    """Arbitrary ids, one turn of half of them, and routing that names three of the four experts only (one gets no
+    rows)."""
     draw = random.Random(index)
     ids = np.array([draw.randrange(VOCABULARY) for _ in range(length)], dtype=np.int32)
     start = (length + 1) // 2
