@@ -5,8 +5,7 @@ bfloat16, and of those of torch that this program relies on, on the fixed inputs
 equal bits for these operations, whatever the machine is called. ``surroundings`` reads: versions, builds, processor,
 threads, environment variables; it says why hashes may differ.
 
-Guarantees: the same on every call in an unchanged installation and environment. Left to the caller: one thread and
-deterministic algorithms, which it promises for its computations anyway, and its own constants.
+Guarantees: the same on every call in an unchanged installation and environment. Left to the caller: its own constants.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from torch import Tensor
 from t1kernels.interface import PAGE, Kernels
 from t1kernels.native import NativeKernels
 from t1kernels.native.library import build
-from t1kernels.probe import DTYPES, name_of
+from t1kernels.probe import DTYPES, name_of, one_thread
 from t1kernels.samples import GRAINS, LENGTHS, ROWS, samples, values
 
 PREFIX = "operation "
@@ -43,6 +42,7 @@ def fingerprint(kernels: Kernels) -> dict[str, str]:
     return {**surroundings(kernels), **operations(kernels)}
 
 
+@one_thread()
 def operations(kernels: Kernels) -> dict[str, str]:
     """A hash for each operation, and one over all of them."""
     parts: dict[str, str] = {}

@@ -10,6 +10,8 @@ places; the tests try more (tests/kernels).
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -20,6 +22,18 @@ BATCHES = (1, 2, 3, 4, 5, 16, 17, 64)
 DTYPES = (torch.float32, torch.bfloat16)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As everything exact is computed."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@one_thread()
 def not_invariant(kernels: Kernels, dtypes: tuple[torch.dtype, ...] = DTYPES) -> tuple[str, ...]:
     """The operations that give a row (a grain, a sequence) other bits in another batch, as "float32 matmul"."""
     found: list[str] = []

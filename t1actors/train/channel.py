@@ -70,6 +70,7 @@ class Channel:
         return data
 
     def close(self) -> None:
+        """Close this end; the other side reads its end."""
         self._end.close()
 
 

@@ -33,15 +33,21 @@ class Job(Protocol[N_contra, R]):
     """One of the functions of a step, with all its arguments but network, state, batch and ranks."""
 
     @property
-    def part(self) -> Literal["critic", "actor"]: ...
+    def part(self) -> Literal["critic", "actor"]:
+        """Whose network it runs on."""
+        ...
 
-    def run(self, network: N_contra, state: TrainerState, batch: Batch, ranks: Ranks) -> R: ...
+    def run(self, network: N_contra, state: TrainerState, batch: Batch, ranks: Ranks) -> R:
+        """This rank's share; the result is every rank's."""
+        ...
 
     def after(self, result: R, state: TrainerState) -> TrainerState:
         """The state that the job leaves."""
         ...
 
-    def proof(self, result: R) -> str: ...
+    def proof(self, result: R) -> str:
+        """A digest of the result: what the ranks must agree on."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -52,12 +58,15 @@ class EstimateValues:
     part: Literal["critic", "actor"] = "critic"
 
     def run(self, network: ValueModel, state: TrainerState, batch: Batch, ranks: Ranks) -> Values:
+        """See ``Job``."""
         return estimate_values(network, state, batch, self.config, ranks=ranks)
 
     def after(self, result: Values, state: TrainerState) -> TrainerState:
+        """See ``Job``."""
         return state
 
     def proof(self, result: Values) -> str:
+        """See ``Job``."""
         return result.digest
 
 
@@ -72,14 +81,17 @@ class StepCritic:
     part: Literal["critic", "actor"] = "critic"
 
     def run(self, network: ValueModel, state: TrainerState, batch: Batch, ranks: Ranks) -> CriticResult:
+        """See ``Job``."""
         return critic_step(
             network, state, batch, self.values_T, self.config, seed=self.seed, step=self.step, ranks=ranks
         )
 
     def after(self, result: CriticResult, state: TrainerState) -> TrainerState:
+        """See ``Job``."""
         return result.state
 
     def proof(self, result: CriticResult) -> str:
+        """See ``Job``."""
         report = result.report
         return f"{report.optimizer_after} {report.gradient_digest} {report.loss_digest}"
 
@@ -96,6 +108,7 @@ class StepActor:
     part: Literal["critic", "actor"] = "actor"
 
     def run(self, network: Policy, state: TrainerState, batch: Batch, ranks: Ranks) -> ActorResult:
+        """See ``Job``."""
         return actor_step(
             network,
             state,
@@ -109,9 +122,11 @@ class StepActor:
         )
 
     def after(self, result: ActorResult, state: TrainerState) -> TrainerState:
+        """See ``Job``."""
         return result.state
 
     def proof(self, result: ActorResult) -> str:
+        """See ``Job``."""
         report = result.report
         return f"{report.optimizer_after} {report.gradient_digest} {report.loss_digest} {report.old_logprobs_digest}"
 

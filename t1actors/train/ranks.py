@@ -56,7 +56,9 @@ class Ranks(Protocol):
         ...
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """How many processes share a step."""
+        ...
 
     def merge(self, gradients: Gradients) -> None:
         """Make the sums of the ranks' shares of an update the sums of the whole update. Raises ``RanksError``."""

@@ -24,6 +24,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: Sequence[str]) -> NoReturn:
+    """Serve steps until whoever started this process goes away; ``argv``: descriptors of its channels."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started us
     descriptors = [int(text) for text in argv]
     # What is loaded is never garbage, and collecting in it would make copies of memory that the workers share.

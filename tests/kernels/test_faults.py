@@ -11,7 +11,7 @@ from t1kernels.probe import not_invariant
 from torch.utils import deterministic
 
 from tests.kernels import test_contract as contract
-from tests.kernels.implementations import MAKERS, implementation
+from tests.kernels.implementations import MAKERS, fastest, implementation
 from tests.kernels.planted import Planted, of_one_grain, of_rows
 
 THREE = of_rows(3)
@@ -53,7 +53,7 @@ CASES = [
 
 @pytest.mark.parametrize(("operation", "when", "result", "test", "size"), CASES)
 def test_the_contract_sees_one_ulp_in_one_kernel_at_one_batch_size(operation, when, result, test, size):
-    planted = Planted(PaddedKernels(), operation, when, result=result)
+    planted = Planted(fastest(), operation, when, result=result)
     with pytest.raises(AssertionError):
         test(planted, torch.float32, torch.Generator().manual_seed(7), *size)
 
@@ -86,15 +86,15 @@ def test_the_probe_finds_every_implementation_invariant_here(kernels):
     ],
 )
 def test_the_probe_names_the_operation_that_is_not(operation, when, result, found):
-    assert not_invariant(Planted(PaddedKernels(), operation, when, result=result), ONE) == found
+    assert not_invariant(Planted(fastest(), operation, when, result=result), ONE) == found
 
 
 @pytest.fixture
 def makers(monkeypatch):
     """A table of implementations to change, and nothing chosen yet."""
-    makers = {"native": PaddedKernels, "padded": PaddedKernels}
+    makers = {"native": Probed, "padded": Probed}
     monkeypatch.setattr(choice, "IMPLEMENTATIONS", makers)
-    monkeypatch.setattr(choice, "not_invariant", lambda kernels: not_invariant(kernels, ONE))
+    monkeypatch.setattr(choice, "not_invariant", lambda kernels: kernels.faults)
     for cached in (choice.choose, choice.named_kernels):
         cached.cache_clear()
     yield makers
@@ -102,27 +102,31 @@ def makers(monkeypatch):
         cached.cache_clear()
 
 
-def inexact():
-    return Planted(PaddedKernels(), "gate", of_rows(4))
+class Probed(PaddedKernels):
+    faults = ()
+
+
+class Inexact(PaddedKernels):
+    faults = ("float32 gate",)
 
 
 def test_kernels_that_fail_the_probe_are_passed_over_and_the_reason_is_kept(makers):
-    makers["native"] = inexact
+    makers["native"] = Inexact
     chosen = choice.choose()
-    assert isinstance(chosen.kernels, PaddedKernels)
+    assert isinstance(chosen.kernels, Probed)
     assert choice.default_kernels() is chosen.kernels
     assert "float32 gate" in chosen.passed_over["native"]
 
 
 def test_without_exact_kernels_there_are_none(makers):
-    makers["native"] = makers["padded"] = inexact
+    makers["native"] = makers["padded"] = Inexact
     with pytest.raises(choice.KernelsInexact, match=r"(?s)native: .*float32 gate.*padded: .*float32 gate.*install"):
         choice.default_kernels()
 
 
 def test_kernels_asked_for_by_name_are_these_or_none(makers):
-    assert isinstance(choice.named_kernels("padded"), PaddedKernels)
-    makers["native"] = inexact
+    assert isinstance(choice.named_kernels("padded"), Probed)
+    makers["native"] = Inexact
     with pytest.raises(choice.KernelsInexact, match="float32 gate"):
         choice.named_kernels("native")
     with pytest.raises(ValueError, match="no kernels called 'triton'; there are native, padded"):

@@ -11,7 +11,7 @@ from t1kernels.fingerprint import COMBINED, differences, fingerprint, operations
 from t1kernels.padded import PaddedKernels
 from t1kernels.samples import values
 
-from tests.kernels.implementations import MAKERS, implementation
+from tests.kernels.implementations import MAKERS, fastest, implementation
 from tests.kernels.planted import Planted
 
 torch.set_num_threads(1)
@@ -59,7 +59,7 @@ def test_another_process_has_the_same_fingerprint():
     ],
 )
 def test_a_planted_change_in_one_kernel_changes_exactly_the_entries_that_use_it(operation, result, entries, recorded):
-    here = operations(Planted(PaddedKernels(), operation, result=result))
+    here = operations(Planted(fastest(), operation, result=result))
     found = differences(recorded, here)
     assert [name for name in found if name.startswith("float32")] == [f"float32 {entry}" for entry in entries]
     # in bfloat16, whose unit in the last place is large, also what is computed from an attended row
@@ -70,7 +70,7 @@ def test_a_planted_change_in_one_kernel_changes_exactly_the_entries_that_use_it(
 
 @pytest.fixture(scope="module")
 def recorded():
-    return operations(PaddedKernels())
+    return operations(fastest())
 
 
 def test_an_operation_that_one_side_does_not_know_is_a_difference(recorded):
