@@ -141,6 +141,7 @@ class NetworkKind:
 
     @staticmethod
     def of(network: Network) -> NetworkKind:
+        """That of this network."""
         return NetworkKind(str(network.dtype).removeprefix("torch."), network.kernels.name)
 
     def make(self, part: Literal["critic", "actor"], state: TrainerState) -> Policy | ValueModel:
