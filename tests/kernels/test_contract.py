@@ -227,7 +227,7 @@ def pages_for(lengths: list[int], heads: int, width: int) -> tuple[Tensor, Tenso
     return keys, values, first, position
 
 
-@pytest.mark.parametrize("width", [32, 40, 64])
+@pytest.mark.parametrize("width", [8, 32, 40])
 def test_attention_is_right_and_decode_prefill_and_packed_batches_agree(
     kernels: Kernels, dtype: torch.dtype, draws: torch.Generator, width: int
 ) -> None:

@@ -48,6 +48,13 @@ def test_a_replayed_gates_gradient_reaches_the_live_logits_of_recorded_experts_o
     torch.testing.assert_close(logits_NE.grad[:, [1, 2, 4, 5]], torch.zeros(4, 4), rtol=0, atol=1e-6)
 
 
+def test_a_bias_is_a_weight_of_one_input(kernels, draws):
+    x_NO, up_NO, into = normal(draws, 150, 3).requires_grad_(), normal(draws, 150, 3), ExactSum("bias", (3,), bits=30)
+    functions.add_bias(kernels, x_NO, normal(draws, 3), grains_of(150), into).backward(up_NO)
+    assert torch.equal(x_NO.grad, up_NO)
+    torch.testing.assert_close(into.sum, up_NO.double().sum(0), rtol=0, atol=1e-4)
+
+
 def log_probs_of(kernels, draws, rows=7, vocabulary=30, **more):
     hidden_RH, head = normal(draws, rows, 16).requires_grad_(), kernels.weight(normal(draws, vocabulary, 16))
     ids_R = torch.randint(0, vocabulary, (rows,), generator=draws)

@@ -157,7 +157,7 @@ class NativeKernels:
         self, dy_NH: Tensor, x_NH: Tensor, weight_H: Tensor, saved_N: Tensor, grains: Grains, into: ExactSum
     ) -> Tensor:
         dy, x, weight = _flat(dy_NH), _flat(x_NH), _flat(weight_H)
-        dx, work = torch.empty_like(x), torch.empty_like(weight, dtype=torch.float32)
+        dx, work = torch.empty_like(x), torch.empty(weight.shape[0] + 7)
         largest = self.c.rms_norm_gradient(
             _type(x), weight.shape[0], dy.data_ptr(), x.data_ptr(), weight.data_ptr(), saved_N.data_ptr(),
             len(grains), grains.start.data_ptr(), grains.end.data_ptr(), into.big, dx.data_ptr(), into.sum.data_ptr(),

@@ -1,45 +1,70 @@
 /* What a row does alone: norms, rotary positions, gates, the router, sums over experts. Elements of type T. */
 
-/* Sixteen strided folds over the row, then the fixed tree: a row's sum whatever its neighbours are. */
-INLINE float NAME(join)(v8 a, v8 b) { return sum8(a + b); }
+/* Up to eight elements as lanes, and back; lanes behind the row's end are 0. */
+INLINE v8 NAME(get8)(const T *from, int64_t left) {
+    float x[8];
+    if (left >= 8)
+        for (int j = 0; j < 8; j++) x[j] = LOAD(from + j);
+    else
+        for (int j = 0; j < 8; j++) x[j] = j < left ? LOAD(from + j) : 0.0f;
+    return load8(x);
+}
+INLINE void NAME(put8)(T *to, v8 value, int64_t left) {
+    float x[8];
+    store8(x, value);
+    if (left >= 8)
+        for (int j = 0; j < 8; j++) STORE(to + j, x[j]);
+    else
+        for (int j = 0; j < left; j++) STORE(to + j, x[j]);
+}
+INLINE v8 NAME(round8)(v8 value) {
+    float x[8];
+    store8(x, value);
+    for (int j = 0; j < 8; j++) x[j] = ROUND(x[j]);
+    return load8(x);
+}
 
-/* y = w * round((x / sqrt(mean x^2 + eps))); scale_N keeps 1 / sqrt(...) for the gradient. */
+/* y = w * round((x / sqrt(mean x^2 + eps))); scale_N keeps 1 / sqrt(...) for the gradient. A row's sum is sixteen strided folds, then the fixed
+   tree. */
 static void NAME(rms_norm)(int64_t N, int64_t H, const T *x, const T *weight, float eps, T *y, float *scale) {
     for (int64_t n = 0; n < N; n++) {
         const T *from = x + n * H;
-        T *to = y + n * H;
-        float squares[16] = {0};
-        for (int64_t h = 0; h < H; h += 16)
-            for (int64_t j = 0; j < 16 && h + j < H; j++) {
-                const float v = LOAD(from + h + j);
-                squares[j] = __builtin_fmaf(v, v, squares[j]);
-            }
-        const float r = 1.0f / sqrtf(NAME(join)(load8(squares), load8(squares + 8)) / (float)H + eps);
+        v8 even = all8(0.0f), odd = all8(0.0f);
+        for (int64_t h = 0; h < H; h += 16) {
+            const v8 a = NAME(get8)(from + h, H - h), b = NAME(get8)(from + h + 8, H - h - 8);
+            even = fma8(a, a, even);
+            odd = fma8(b, b, odd);
+        }
+        const float r = 1.0f / sqrtf(sum8(even + odd) / (float)H + eps);
         scale[n] = r;
-        for (int64_t h = 0; h < H; h++) STORE(to + h, LOAD(weight + h) * ROUND(LOAD(from + h) * r));
+        for (int64_t h = 0; h < H; h += 8)
+            NAME(put8)(y + n * H + h, NAME(get8)(weight + h, H - h) * NAME(round8)(NAME(get8)(from + h, H - h) * r), H - h);
     }
 }
 
-/* dx, and the weight's partial of each grain (its rows folded in order) on the grid. Returns the largest magnitude of a partial. */
+/* dx, and the weight's partial of each grain (its rows folded in order) on the grid. Returns the largest magnitude of a partial. `work` holds H
+   floats, rounded up to a multiple of 8. */
 static float NAME(rms_norm_gradient)(int64_t H, const T *dy, const T *x, const T *weight, const float *scale, int64_t grains, const int64_t *start,
                                      const int64_t *end, double big, T *dx, double *acc, float *work) {
     float *partial = work;
     float biggest = 0.0f;
     for (int64_t g = 0; g < grains; g++) {
-        memset(partial, 0, H * sizeof(float));
+        memset(partial, 0, (H + 7) / 8 * 8 * sizeof(float));
         for (int64_t n = start[g]; n < end[g]; n++) {
             const T *gy = dy + n * H, *from = x + n * H;
-            T *to = dx + n * H;
             const float r = scale[n];
-            float dots[16] = {0};
-            for (int64_t h = 0; h < H; h += 16)
-                for (int64_t j = 0; j < 16 && h + j < H; j++)
-                    dots[j] = __builtin_fmaf(LOAD(gy + h + j) * LOAD(weight + h + j), LOAD(from + h + j) * r, dots[j]);
-            const float mean = NAME(join)(load8(dots), load8(dots + 8)) / (float)H;
-            for (int64_t h = 0; h < H; h++) {
-                const float normed = LOAD(from + h) * r, up = LOAD(gy + h);
-                STORE(to + h, r * __builtin_fmaf(-normed, mean, up * LOAD(weight + h)));
-                partial[h] = __builtin_fmaf(up, ROUND(normed), partial[h]);
+            v8 even = all8(0.0f), odd = all8(0.0f);
+            for (int64_t h = 0; h < H; h += 16) {
+                const int64_t left = H - h, more = left - 8;
+                even = fma8(NAME(get8)(gy + h, left) * NAME(get8)(weight + h, left), NAME(get8)(from + h, left) * r, even);
+                odd = fma8(NAME(get8)(gy + h + 8, more) * NAME(get8)(weight + h + 8, more), NAME(get8)(from + h + 8, more) * r, odd);
+            }
+            const v8 mean = all8(sum8(even + odd) / (float)H);
+            for (int64_t h = 0; h < H; h += 8) {
+                const int64_t left = H - h;
+                const v8 normed = NAME(get8)(from + h, left) * r, up = NAME(get8)(gy + h, left);
+                NAME(put8)(dx + n * H + h, r * fma8(-normed, mean, up * NAME(get8)(weight + h, left)), left);
+                store8(partial + h, fma8(up, NAME(round8)(normed), load8(partial + h)));
             }
         }
         for (int64_t h = 0; h < H; h++) {
@@ -79,26 +104,20 @@ static void NAME(rope)(int64_t N, int64_t heads, int64_t D, const T *x, const fl
 static void NAME(silu_mul)(int64_t N, int64_t I, const T *gate_up, T *h) {
     for (int64_t n = 0; n < N; n++)
         for (int64_t i = 0; i < I; i += 8) {
-            float g[8] = {0}, s[8];
-            const int64_t left = I - i < 8 ? I - i : 8;
-            for (int64_t j = 0; j < left; j++) g[j] = LOAD(gate_up + n * 2 * I + i + j);
-            store8(s, all8(1.0f) / (all8(1.0f) + exp8(-load8(g))));
-            for (int64_t j = 0; j < left; j++)
-                STORE(h + n * I + i + j, ROUND(g[j] * s[j]) * LOAD(gate_up + n * 2 * I + I + i + j));
+            const T *at = gate_up + n * 2 * I + i;
+            const v8 g = NAME(get8)(at, I - i), s = all8(1.0f) / (all8(1.0f) + exp8(-g));
+            NAME(put8)(h + n * I + i, NAME(round8)(g * s) * NAME(get8)(at + I, I - i), I - i);
         }
 }
 static void NAME(silu_mul_gradient)(int64_t N, int64_t I, const T *dh, const T *gate_up, T *dgate_up) {
     for (int64_t n = 0; n < N; n++)
         for (int64_t i = 0; i < I; i += 8) {
-            float g[8] = {0}, s[8];
-            const int64_t left = I - i < 8 ? I - i : 8, at = n * 2 * I + i;
-            for (int64_t j = 0; j < left; j++) g[j] = LOAD(gate_up + at + j);
-            store8(s, all8(1.0f) / (all8(1.0f) + exp8(-load8(g))));
-            for (int64_t j = 0; j < left; j++) {
-                const float d = LOAD(dh + n * I + i + j), up = LOAD(gate_up + at + I + j), silu = g[j] * s[j];
-                STORE(dgate_up + at + I + j, d * ROUND(silu));
-                STORE(dgate_up + at + j, d * up * (s[j] + silu * (1.0f - s[j])));
-            }
+            const T *at = gate_up + n * 2 * I + i;
+            T *to = dgate_up + n * 2 * I + i;
+            const v8 g = NAME(get8)(at, I - i), s = all8(1.0f) / (all8(1.0f) + exp8(-g)), silu = g * s;
+            const v8 d = NAME(get8)(dh + n * I + i, I - i), up = NAME(get8)(at + I, I - i);
+            NAME(put8)(to + I, d * NAME(round8)(silu), I - i);
+            NAME(put8)(to, d * up * (s + silu * (all8(1.0f) - s)), I - i);
         }
 }
 
@@ -190,12 +209,13 @@ static void NAME(combine_gradient)(int64_t N, int64_t K, int64_t H, const T *dou
             const T *from = rows + place[n * K + k] * H, *up = dout + n * H;
             T *to = drows + place[n * K + k] * H;
             const float w = LOAD(weights + n * K + k);
-            float dots[16] = {0};
-            for (int64_t h = 0; h < H; h += 16)
-                for (int64_t j = 0; j < 16 && h + j < H; j++)
-                    dots[j] = __builtin_fmaf(LOAD(up + h + j), LOAD(from + h + j), dots[j]);
-            for (int64_t h = 0; h < H; h++) STORE(to + h, LOAD(up + h) * w);
-            STORE(dweights + n * K + k, NAME(join)(load8(dots), load8(dots + 8)));
+            v8 even = all8(0.0f), odd = all8(0.0f);
+            for (int64_t h = 0; h < H; h += 16) {
+                even = fma8(NAME(get8)(up + h, H - h), NAME(get8)(from + h, H - h), even);
+                odd = fma8(NAME(get8)(up + h + 8, H - h - 8), NAME(get8)(from + h + 8, H - h - 8), odd);
+            }
+            for (int64_t h = 0; h < H; h += 8) NAME(put8)(to + h, NAME(get8)(up + h, H - h) * w, H - h);
+            STORE(dweights + n * K + k, sum8(even + odd));
         }
 }
 

@@ -51,7 +51,7 @@ class PaddedKernels:
         return grouped_product(dy_RO, matrices(weight), offset, weight.tensor.shape[2])
 
     def weight_gradient(self, dy_NO: Tensor, x_NK: Tensor, grains: Grains, into: ExactSum) -> None:
-        sum_WOK = into.sum if into.sum.dim() == 3 else into.sum[None]
+        sum_WOK = into.sum.view(-1, dy_NO.shape[1], x_NK.shape[1])  # a bias (O) is a weight of one input
         into.note(weight_partials(dy_NO, x_NK, grains, sum_WOK, into.big), len(grains))
 
     # --- rows -----------------------------------------------------------------------------------------------------------

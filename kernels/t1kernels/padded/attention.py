@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from t1kernels.exact import ExactSum
 from t1kernels.interface import PAGE
@@ -81,8 +82,7 @@ def attend(
     query_NQD: Tensor, keys_PGDC: Tensor, values_PGCD: Tensor, first_N: Tensor, position_N: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
     """See ``interface.Kernels.attend``."""
-    groups, width = keys_PGDC.shape[1:3]
-    assert width >= ROWS, f"heads of width {width}: at least {ROWS} are needed"
+    groups = keys_PGDC.shape[1]
     cut = _Tiles.of_runs(first_N)
     position_TM = position_N[cut.row].repeat_interleave(query_NQD.shape[1] // groups, dim=1)
     last_T = position_TM.amax(1)
@@ -104,7 +104,8 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:
     """Of tiles in falling order of their last position: (attended, (highest score, sum of exponentials))."""
     highest, total = query.new_full(query.shape[:3], -math.inf), query.new_zeros(query.shape[:3])
-    out = torch.zeros_like(query)
+    width, rest = query.shape[3], -query.shape[3] % ROWS  # columns of a product: see products
+    out = query.new_zeros(*query.shape[:3], width + rest)
     for block in range(int(last_T[0]) // PAGE + 1):
         count = int((last_T >= block * PAGE).sum())
         key_C = torch.arange(block * PAGE, (block + 1) * PAGE)
@@ -117,9 +118,9 @@ def _attend(
         now = torch.maximum(before, scores.amax(-1))
         weights, kept = exponential(scores - now[..., None]), decay(before, now)
         total[:count] = total[:count] * kept + folded(weights)
-        out[:count] = out[:count] * kept[..., None] + _bmm(weights, v)
+        out[:count] = out[:count] * kept[..., None] + _bmm(weights, functional.pad(v, (0, rest)))
         highest[:count] = now
-    return out / total[..., None], torch.stack((highest, total), dim=-1)
+    return out[..., :width] / total[..., None], torch.stack((highest, total), dim=-1)
 
 
 def attention_gradient(
