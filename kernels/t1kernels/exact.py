@@ -54,6 +54,15 @@ class ExactSum:
         self.sum += other.sum
         self.note(other.largest, other.partials)
 
+    @property
+    def exact(self) -> bool:
+        """Whether the sum is finite and surely exact."""
+        try:
+            self.check()
+        except ExactRangeError:
+            return False
+        return True
+
     def check(self) -> None:
         """Raises ``ExactRangeError`` when the sum may be inexact."""
         one, all_of_them = 2.0 ** (51 - self.bits), 2.0 ** (53 - self.bits)

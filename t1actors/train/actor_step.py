@@ -210,7 +210,7 @@ def actor_step(
                     found += [streams.behaviour_T, streams.current_T, streams.entropy_T]
                 ranks.share(found, [micro.tokens_n for micro in micros], batch.tokens_of(places))
                 if inspect is not None:
-                    tokens_n, gradients = batch.tokens_of(places), trainer.gradients()
+                    tokens_n, gradients = batch.tokens_of(places), trainer.gradients(checked=False)
                     inspect(
                         ActorUpdateView(
                             step=step,

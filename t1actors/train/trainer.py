@@ -65,10 +65,12 @@ class Trainer:
         except ExactRangeError as error:
             raise self._unusable(error) from error
 
-    def gradients(self) -> dict[str, torch.Tensor]:
-        """The gradients that ``apply`` would use now, before clipping. Raises ``NonFiniteError``."""
+    def gradients(self, *, checked: bool = True) -> dict[str, torch.Tensor]:
+        """The gradients that ``apply`` would use now, before clipping. Raises ``NonFiniteError``; not ``checked``,
+        also those that ``apply`` will refuse."""
+        factor = 2.0 ** _exponent(self._tokens) / self._tokens * self._loss_scale
         try:
-            return self.sums.scaled(2.0 ** _exponent(self._tokens) / self._tokens * self._loss_scale)
+            return self.sums.scaled(factor, checked=checked)
         except ExactRangeError as error:
             raise self._unusable(error) from error
 
