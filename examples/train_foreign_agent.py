@@ -98,7 +98,7 @@ CONFIG = TrainConfig(
     actor=ActorConfig(learning_rate=1e-2, weight_decay=0.0, minibatches=4, whiten_advantages=True),
     critic=CriticConfig(learning_rate=1e-2, weight_decay=0.0, epochs=2, minibatches=4, value_clip=0.0),
 )
-POLICY = new_policy(MODEL, seed=0, experts="grouped_mm")
+POLICY = new_policy(MODEL, seed=0)
 GEOMETRY = geometry_of(POLICY)
 
 

@@ -1,8 +1,8 @@
 """The one configuration tree: frozen dataclasses, read from TOML, presets and ``--set key=value``.
 
-Guarantees: an unknown key or a value of the wrong type is a ``ConfigError`` that names the key, where it came from and the
-nearest valid key; the resolved tree is plain TOML (``to_toml``) and its digest names the run's configuration; every value
-knows where it came from (``Resolved.origins``).
+Guarantees: an unknown key or a value of the wrong type is a ``ConfigError`` that names the key, where it came from
+and the nearest valid key; the resolved tree is plain TOML (``to_toml``) and its digest names the run's configuration;
+every value knows where it came from (``Resolved.origins``).
 
 The values here are the defaults of the library; presets (``t1actors/presets/*.toml``) say what differs.
 """
@@ -51,7 +51,6 @@ class ModelConfig:
     """Where the critic's weights come from: ``policy`` (the policy's trunk, a zero value head), or a critic folder."""
     train_dtype: Literal["float32", "bfloat16"] = "float32"
     sampler_dtype: Literal["float32", "bfloat16"] = "float32"
-    experts: Literal["grouped_mm", "eager"] = "grouped_mm"
 
 
 @dataclass(frozen=True)
@@ -168,8 +167,13 @@ class TrainConfig:
     lam: float = 1.0
     snapshot_every: int = 4
     micro_batch_ids: int = 8192
-    """Most ids in one forward and backward pass; bounds memory, fixed for the run because it decides bytes."""
+    """Most ids in one forward and backward pass; bounds memory and decides no bit of a step."""
     replay_routing: bool = True
+    recompute_layers: bool = False
+    """Keep only each layer's input for the backward pass and run the layer again in it: less memory, more time, the
+    same bits."""
+    ranks: int = 1
+    """Processes that compute a step of the critic together, and as many of the actor; they decide no bit of a step."""
     critic: CriticConfig = field(default_factory=CriticConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
 
@@ -469,6 +473,7 @@ _LEAST: Mapping[str, int] = {
     "sandbox.output_bytes": 0,
     "verify.parallel": 1,
     "train.micro_batch_ids": 1,
+    "train.ranks": 1,
 }
 _POSITIVE = (
     "rollout.trial_deadline_s",

@@ -51,7 +51,7 @@ def test_the_printed_tree_says_where_each_value_came_from_and_is_still_toml():
         (["schedule.evaluate=1"], ["schedule.evaluate", "true or false"]),
         (["train.gamma=nan"], ["train.gamma", "finite"]),
         (["train.actor.betas=[0.9]"], ["train.actor.betas", "2 values"]),
-        (["model.experts=egaer"], ["model.experts", "'grouped_mm'", "did you mean 'eager'?"]),
+        (["model.train_dtype=flaot32"], ["model.train_dtype", "'bfloat16'", "did you mean 'float32'?"]),
         (["rollout.batch_size=0"], ["rollout.batch_size = 0", "at least 1"]),
         (["rollout.temperature=0"], ["rollout.temperature", "above 0"]),
         (["run.seed"], ["--set run.seed", "key=value"]),

@@ -67,6 +67,10 @@ def advantages(estimator: Estimator, batch: Batch, critic_T: npt.NDArray[np.floa
     return batch_credit(batch.chunk_rewards, batch.chunk_sampled, values_T, gamma=1.0, lam=estimator.lam)[0]
 
 
+SCALE = 12
+"""Tokens enter the exact sums with the weight 2^-12, which keeps the sums in their range."""
+
+
 def group_gradients(
     policy: Policy, batch: Batch, places: Sequence[int], advantages_ET: npt.NDArray[np.floating], config: TrainConfig
 ) -> torch.Tensor:
@@ -76,19 +80,23 @@ def group_gradients(
     """
     given_ET = torch.from_numpy(advantages_ET.astype(np.float32))
     total = sum(batch.trials[place].sampled for place in places)
-    parameters = list(policy.parameters().values())
-    summed_ED = torch.zeros(len(given_ET), sum(p.numel() for p in parameters))
+    size = sum(p.numel() for p in policy.parameters().values())
+    summed_ED = torch.zeros(len(given_ET), size, dtype=torch.float64)
     with exact():
         for micro in (pack(batch, m) for m in micro_batches(batch, places, config.micro_batch_ids)):
-            current_n, _ = logprobs(policy, micro, batch, config)
+            sums, before_D = policy.gradients(), torch.zeros(size, dtype=torch.float64)
+            current_n, _ = logprobs(policy, micro, batch, config, sums)
             for place, given_T in enumerate(given_ET):
                 terms = policy_terms(
                     current_n, current_n.detach(), given_T[torch.from_numpy(micro.tokens_n)], clip=float("inf")
                 )
                 last = place == len(given_ET) - 1
-                found = torch.autograd.grad(terms.loss_n.sum() / total, parameters, retain_graph=not last)
-                summed_ED[place] += torch.cat([g.reshape(-1) for g in found])
-    return summed_ED
+                weight = torch.full_like(terms.loss_n, 2.0**-SCALE)
+                torch.autograd.backward(terms.loss_n, weight, retain_graph=not last)
+                so_far_D = torch.cat([total_of.sum.reshape(-1) for total_of in sums.sums.values()])
+                summed_ED[place] += so_far_D - before_D
+                before_D = so_far_D
+    return (summed_ED * (2.0**SCALE / total)).float()
 
 
 class Products:

@@ -54,13 +54,13 @@ def sampler_ratio_step(
     with exact():
         trainer = Trainer(network, state, actor, what=f"step {step}, actor against the sampler's q")
         for places in minibatches(batch, actor.minibatches, seed=seed, step=step, epoch=0, part="actor"):
-            total = sum(batch.trials[place].sampled for place in places)
+            trainer.begin(sum(batch.trials[place].sampled for place in places))
             kls.append([])
             for micro in (pack(batch, m) for m in micro_batches(batch, places, config.micro_batch_ids)):
-                current_n, _ = logprobs(network, micro, batch, config)
+                current_n, _ = logprobs(network, micro, batch, config, trainer.sums)
                 tokens_n = torch.from_numpy(micro.tokens_n)
                 terms = policy_terms(current_n, q_T[tokens_n], advantages_T[tokens_n], clip=actor.clip)
-                trainer.backward(terms.loss_n.sum() / total)
+                trainer.backward(terms.loss_n)
                 kls[-1].append(kl_estimate((current_n.detach() - q_T[tokens_n]).double()))
                 ratios.append(terms.ratio_n)
                 clipped.append(terms.clipped_n)

@@ -106,7 +106,6 @@ async def staged(context: Context, config: Config) -> AsyncIterator[Stage]:
     engine = TorchEngine(
         model_folder(config.model.policy),
         dtype=config.model.sampler_dtype,
-        experts=config.model.experts,
         max_live_sequences=config.rollout.max_live_sequences,
         max_ids=config.rollout.max_ids,
     )

@@ -40,7 +40,8 @@ from t1actors.models.policy import Policy
 from t1actors.models.pretrained import save_policy
 from t1actors.payloads import pack, pack_array, unpack, unpack_array
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing
-from t1actors.train.actor_step import ActorResult, actor_step, staleness
+from t1actors.train.actor_step import ActorResult, staleness
+from t1actors.train.crew import Crew
 from t1actors.train.digests import encode_detail
 from t1actors.train.networks import geometry_of, initial_policy_state, policy_for, working_weights
 from t1actors.train.state import Tensors, TrainerState, actor_lane, from_bytes, to_bytes
@@ -109,6 +110,7 @@ class PolicyActor:
         self._last_training_step = Schedule(context.config, context.run_dir).last("train")
         self._state = ActorState()
         self._working: Working | None = None
+        self._crew = Crew(context.config.train.ranks, what="the actor's crew")
 
     def initial(self) -> ActorState:
         return self._state
@@ -163,7 +165,11 @@ class PolicyActor:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        yield
+        self._crew.start()
+        try:
+            yield
+        finally:
+            self._crew.close()
 
     # --- decisions ------------------------------------------------------------------------------------------------------
 
@@ -228,7 +234,7 @@ class PolicyActor:
         working = self._load(lane.state)
         batch = build_batch(log.batches, step, geometry_of(working.network), self._blobs)
         values_T = unpack_array(self._blobs, log.values[step].values).astype(np.float32)
-        result = actor_step(
+        result = self._crew.actor_step(
             working.network,
             working.state,
             self._behaviours(batch.versions, lane.version),

@@ -35,7 +35,7 @@ from t1actors.models.value import ValueModel
 from t1actors.payloads import pack, pack_array, unpack, unpack_array
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing
 from t1actors.train.batch import Batch
-from t1actors.train.critic_step import critic_step, estimate_values
+from t1actors.train.crew import Crew
 from t1actors.train.digests import encode_detail
 from t1actors.train.networks import critic_for, geometry_of, initial_critic_state, working_weights
 from t1actors.train.state import TrainerState, critic_drops_moments, from_bytes, to_bytes
@@ -95,6 +95,7 @@ class Critic:
         self._blobs = context.blobs
         self._state = CriticState()
         self._working: Working | None = None
+        self._crew = Crew(context.config.train.ranks, what="the critic's crew")
 
     def initial(self) -> CriticState:
         return self._state
@@ -148,7 +149,11 @@ class Critic:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        yield
+        self._crew.start()
+        try:
+            yield
+        finally:
+            self._crew.close()
 
     # --- decisions ------------------------------------------------------------------------------------------------------
 
@@ -199,7 +204,7 @@ class Critic:
 
     def _estimate(self, step: int) -> ValuesEstimated:
         working, batch = self._load(step)
-        values = estimate_values(working.network, self._base(working, step), batch, self._config.train)
+        values = self._crew.estimate_values(working.network, self._base(working, step), batch, self._config.train)
         return ValuesEstimated(
             step=step,
             values=pack_array(self._blobs, values.values_T),
@@ -211,7 +216,7 @@ class Critic:
     def _update(self, step: int) -> CriticUpdated:
         working, batch = self._load(step)
         values_T = unpack_array(self._blobs, self._state.values[step].values).astype(np.float32)
-        result = critic_step(
+        result = self._crew.critic_step(
             working.network,
             self._base(working, step),
             batch,

@@ -104,7 +104,6 @@ class Sampler:
                 folder,
                 name=context.name,
                 dtype=config.model.sampler_dtype,
-                experts=config.model.experts,
                 max_live_sequences=config.rollout.max_live_sequences,
                 max_ids=config.rollout.max_ids,
             )

@@ -24,7 +24,7 @@ import torch
 
 from t1actors.engine.cache import Chunk, KeyValueCache, Slab
 from t1actors.engine.interface import GenerateRequest, GenerateResult, RoutingRows
-from t1actors.engine.sampling import draw, uniforms
+from t1actors.engine.sampling import uniforms
 from t1actors.events import VersionSpan
 from t1actors.models.policy import Policy
 from t1actors.models.routing import routing_dtype
@@ -77,7 +77,7 @@ class EngineCore:
         self.version = policy.digest()
         self._prefill_ids = prefill_ids
         self._clock_s = clock_s
-        self._cache = KeyValueCache(shape, slots=max_live_sequences, positions=max_ids, dtype=policy.dtype)
+        self._cache = KeyValueCache(shape, slots=max_live_sequences, positions=max_ids)
         self._ids_ST = np.zeros((max_live_sequences, max_ids), dtype=np.int64)
         self._routing = np.zeros(
             (max_live_sequences * max_ids, shape.routed_layers, shape.experts_per_token),
@@ -139,10 +139,14 @@ class EngineCore:
             positions_B = np.array([job.length for job in drawing], dtype=np.int64)
             seeds_B = np.array([job.request.seed for job in drawing], dtype=np.uint64)
             temperatures_B = np.array([job.request.temperature for job in drawing], dtype=np.float32)
-            drawn = draw(self.policy.logits(hidden_BH), temperatures_B, uniforms(seeds_B, positions_B))
+            tokens_B, logprobs_B, entropies_B = self.policy.kernels.draw(
+                self.policy.logits(hidden_BH),
+                torch.from_numpy(temperatures_B),
+                torch.from_numpy(uniforms(seeds_B, positions_B)),
+            )
         slots_B = np.array([job.slot for job in drawing], dtype=np.int64)
-        self._ids_ST[slots_B, positions_B] = drawn.tokens_B
-        return self._append(drawing, drawn.tokens_B.tolist(), drawn.logprobs_B.tolist(), drawn.entropies_B.tolist())
+        self._ids_ST[slots_B, positions_B] = tokens_B.numpy()
+        return self._append(drawing, tokens_B.tolist(), logprobs_B.tolist(), entropies_B.tolist())
 
     def _append(self, jobs: list[Job], tokens: list[int], logprobs: list[float], entropies: list[float]) -> list[Job]:
         finished: list[Job] = []

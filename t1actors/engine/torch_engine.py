@@ -55,11 +55,10 @@ class TorchEngine:
         *,
         name: str = "sampler",
         dtype: Literal["float32", "bfloat16"] = "float32",
-        experts: Literal["grouped_mm", "eager"] = "grouped_mm",
         max_live_sequences: int = 128,
         max_ids: int = 640,
     ) -> None:
-        policy = source if isinstance(source, Policy) else load_policy(source, dtype=dtype, experts=experts)
+        policy = source if isinstance(source, Policy) else load_policy(source, dtype=dtype)
         if max_ids > policy.shape.max_positions:
             raise EngineError(
                 f"engine {name}: max_ids = {max_ids}, but the model has {policy.shape.max_positions} positions; "

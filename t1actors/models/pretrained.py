@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 import torch
+from t1kernels.interface import Kernels
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeForCausalLM
 from transformers.utils import logging as transformers_logging
 
@@ -22,7 +23,6 @@ from t1actors.models.policy import Policy
 from t1actors.models.tokenizer import Tokenizer, copy_tokenizer
 
 DtypeName = Literal["float32", "bfloat16"]
-ExpertsName = Literal["grouped_mm", "eager"]
 
 
 @contextmanager
@@ -36,13 +36,11 @@ def _without_progress_bars() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def load_policy(folder: Path, *, dtype: DtypeName = "float32", experts: ExpertsName = "grouped_mm") -> Policy:
+def load_policy(folder: Path, *, dtype: DtypeName = "float32", kernels: Kernels | None = None) -> Policy:
     """The policy in a Hugging Face folder, on the CPU. Raises ``PolicyUnsupported``."""
     check_folder(folder)
     with constructing, _without_progress_bars():
-        module = Qwen3MoeForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), experts_implementation=experts, local_files_only=True
-        )
+        module = Qwen3MoeForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), local_files_only=True)
     module = cast(Qwen3MoeForCausalLM, module)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -50,7 +48,7 @@ def load_policy(folder: Path, *, dtype: DtypeName = "float32", experts: ExpertsN
                 parameter.data.clone()
             )  # own aligned memory, not a mapped file's: alignment can change bits
     module.tie_weights()
-    return Policy(module)
+    return Policy(module, kernels)
 
 
 def save_policy(policy: Policy, folder: Path, tokenizer: Tokenizer | Path) -> None:

@@ -16,8 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
-from t1kernels.gate import replayed_gate
-from torch import Tensor, nn
+from torch import Tensor
 
 RoutingArray: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.int64]
 
@@ -34,7 +33,8 @@ def routing_dtype(experts: int) -> type[np.uint8] | type[np.uint16]:
 def check_routing(
     routing: RoutingArray | Tensor, *, rows: int, layers: int, experts: int, experts_per_token: int
 ) -> Tensor:
-    """``routing`` as an int64 tensor (rows, layers, experts_per_token). Raises ``RoutingError``."""
+    """``routing`` as an int64 tensor (rows, layers, experts_per_token), each row's experts in ascending order, the
+    order in which a row's experts are combined. Raises ``RoutingError``."""
     expected = (rows, layers, experts_per_token)
     if tuple(routing.shape) != expected:
         raise RoutingError(
@@ -65,13 +65,4 @@ def check_routing(
         raise RoutingError(
             f"routing row {row}, layer {layer} names an expert twice: {routing_NLK[row, layer].tolist()}"
         )
-    return routing_NLK
-
-
-def route(gate: nn.Module, hidden_NH: Tensor, recorded_NK: Tensor | None, *, normalise: bool) -> tuple[Tensor, Tensor]:
-    """(weights, experts) of one layer: the router's own choice, or the recorded one with weights from the live
-    logits."""
-    logits_NE, weights_NK, experts_NK = gate(hidden_NH)
-    if recorded_NK is None:
-        return weights_NK, experts_NK
-    return replayed_gate(logits_NE, recorded_NK, normalise=normalise), recorded_NK
+    return ordered

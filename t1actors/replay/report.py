@@ -11,6 +11,8 @@ from dataclasses import dataclass
 BIT_EXACT = 0
 DIFFERS = 1
 IMPOSSIBLE = 2
+NAMED = 8
+"""Differing operations that the text names."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,24 @@ class EnvironmentChange:
 
 
 @dataclass(frozen=True)
+class OperationsHere:
+    """How the numeric operations of this machine compare with those of the part that recorded: ``differing`` of the ``known``
+    ones, by name."""
+
+    part: str
+    known: int
+    differing: tuple[str, ...]
+
+    def text(self) -> str:
+        """One line."""
+        if not self.differing:
+            return f"all {self.known} operations give the recorded bits here"
+        more = len(self.differing) - NAMED
+        names = ", ".join(self.differing[:NAMED]) + (f" and {more} more" if more > 0 else "")
+        return f"{len(self.differing)} of {self.known} operations give other bits here: {names}"
+
+
+@dataclass(frozen=True)
 class ReplayReport:
     """``recomputed`` are the steps that had to be run again, this one last; ``first`` the first difference among them."""
 
@@ -75,6 +95,7 @@ class ReplayReport:
     recomputed: tuple[int, ...] = ()
     first: Difference | None = None
     environment: tuple[EnvironmentChange, ...] = ()
+    operations: tuple[OperationsHere, ...] = ()
     edited: bool = False
     impossible: str = ""
     """Why the step could not be run again; empty when it was."""
@@ -98,6 +119,10 @@ class ReplayReport:
             lines.append(f"  {level.name:<24} {verdict}")
         for change in self.environment:
             lines.append(f"  {change.part} environment: {change.key} was {change.recorded!r}, is {change.now!r}")
+        changed = {change.part for change in self.environment}
+        for here in self.operations:
+            if here.differing or here.part in changed:
+                lines.append(f"  {here.part} environment: {here.text()}")
         if self.impossible:
             lines.append(f"cannot replay: {self.impossible}")
         elif self.first is None:

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from t1kernels.fingerprint import COMBINED, PREFIX, differences
+
 from t1actors.actors.training import environment
 from t1actors.config import ConfigError, TrainConfig
 from t1actors.log.blobs import FileBlobs
@@ -24,7 +26,7 @@ from t1actors.payloads import Blobs
 from t1actors.replay.chain import Chain, Edit, recorded_trajectories
 from t1actors.replay.compare import levels_of, locate
 from t1actors.replay.inputs import ReplayImpossible, RunInputs, read_inputs
-from t1actors.replay.report import Difference, EnvironmentChange, Level, ReplayReport
+from t1actors.replay.report import Difference, EnvironmentChange, Level, OperationsHere, ReplayReport
 from t1actors.tito.record import digest as record_digest
 from t1actors.train.batch import Batch, batch_digest
 from t1actors.train.inspection import Inspect
@@ -113,7 +115,7 @@ class Replayer:
             raise ReplayImpossible(f"step {number} was not trained: the run ended before ValuesEstimated")
         plan = self._chain.plan(number)
         steps = tuple(planned.step for planned in plan)
-        changes = self._environment()
+        changes, operations = self._environment(), self._operations()
         for done, planned in enumerate(plan):
             if progress is not None:
                 progress(done, len(plan))
@@ -128,7 +130,7 @@ class Replayer:
             first = locate(self.inputs, self._blobs, run, levels, config)
             if target or first is not None:
                 edited = target and (edit is not None or train is not None)
-                return ReplayReport(number, purpose, levels, steps, first, changes, edited)
+                return ReplayReport(number, purpose, levels, steps, first, changes, operations, edited)
         raise AssertionError("a plan ends with the step itself")
 
     def _evaluation(self, number: int) -> ReplayReport:
@@ -143,15 +145,26 @@ class Replayer:
             first = Difference(number, "batch", trial=odd)
         return ReplayReport(number, "evaluate", (level,), (number,), first)
 
+    def _recorded_environments(self) -> dict[str, dict[str, str]]:
+        events = {"critic": self.inputs.critic_initial, "actor": self.inputs.actor_initial}
+        return {part: event.environment for part, event in events.items() if event is not None}
+
     def _environment(self) -> tuple[EnvironmentChange, ...]:
         now = environment()
-        changes: list[EnvironmentChange] = []
-        for part, event in (("critic", self.inputs.critic_initial), ("actor", self.inputs.actor_initial)):
-            recorded = event.environment if event is not None else {}
-            for key in sorted(recorded):
-                if now.get(key, "") != recorded[key]:
-                    changes.append(EnvironmentChange(part, key, recorded[key], now.get(key, "")))
-        return tuple(changes)
+        return tuple(
+            EnvironmentChange(part, key, recorded[key], now.get(key, ""))
+            for part, recorded in self._recorded_environments().items()
+            for key in sorted(recorded)
+            if now.get(key, "") != recorded[key] and key != COMBINED and not key.startswith(PREFIX)
+        )
+
+    def _operations(self) -> tuple[OperationsHere, ...]:
+        now = environment()
+        return tuple(
+            OperationsHere(part, known, tuple(differences(recorded, now)))
+            for part, recorded in self._recorded_environments().items()
+            if (known := sum(key.startswith(PREFIX) for key in recorded))
+        )
 
 
 def replay(run_dir: Path, step: int, *, edit: Edit | None = None, train: TrainConfig | None = None) -> ReplayReport:

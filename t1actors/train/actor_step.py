@@ -10,6 +10,9 @@ Log pi at the step's start is taken where it is cheapest without another bit: a 
 own forward pass, the others from a pass without gradient over the slabs that train them; and a token sampled by the current
 version needs no pass of its own for log pi_b. One slab, one result: the same weights give the same bits with and without
 gradient.
+
+Several processes may compute a step together (``ranks``): each a share of every minibatch, and after every update all know
+everything of its tokens. How many there are changes no bit.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import torch
 
 from t1actors.config import TrainConfig
 from t1actors.models.checkpoint import weights_digest
+from t1actors.models.gradients import Gradients
 from t1actors.models.policy import Policy
 from t1actors.train.batch import Batch, micro_batches, minibatches
 from t1actors.train.digests import (
@@ -42,6 +46,7 @@ from t1actors.train.losses import kl_estimate, policy_terms
 from t1actors.train.networks import version_of, working_weights
 from t1actors.train.optimizer import global_norm
 from t1actors.train.packing import MicroBatch, pack
+from t1actors.train.ranks import ALONE, Ranks, divided
 from t1actors.train.returns import Floats, batch_credit, whiten
 from t1actors.train.state import Tensors, TrainerState
 from t1actors.train.trainer import Applied, Trainer
@@ -137,8 +142,9 @@ def actor_step(
     seed: int,
     step: int,
     inspect: Inspect | None = None,
+    ranks: Ranks = ALONE,
 ) -> ActorResult:
-    """The actor after ``epochs`` x ``minibatches`` updates.
+    """The actor after ``epochs`` x ``minibatches`` updates, the same on all ranks.
 
     Args:
         network: scratch, of the state's architecture; its weights on return are those after the step.
@@ -148,23 +154,25 @@ def actor_step(
         values_T: V_old, float32, from ``critic_step.estimate_values``.
         seed, step: with the trials' index they decide the minibatches, nothing else.
         inspect: called with every update before it is made; it decides nothing (``train.inspection``).
+        ranks: the processes that compute the step together, all called with the same arguments.
 
     Raises:
         TrainError: a behaviour version's weights are missing, or are not what the version names.
         NonFiniteError: a gradient is not finite.
+        RanksError: another rank died, failed or is stuck.
     """
     actor = config.actor
     advantages_T = torch.from_numpy(advantages(batch, values_T, config).astype(np.float32))
     losses = UpdateLosses(batch)
     applied: list[Applied] = []
-    ratios: list[torch.Tensor] = []
-    kls: list[torch.Tensor] = []
-    clipped: list[torch.Tensor] = []
+    ratio_ET, clipped_ET, kl_ET = (np.zeros((actor.epochs, batch.sampled), dtype=np.float32) for _ in range(3))
 
     def slabs(epoch: int) -> list[tuple[tuple[int, ...], list[MicroBatch]]]:
         cut = minibatches(batch, actor.minibatches, seed=seed, step=step, epoch=epoch, part="actor")
+        limit = config.micro_batch_ids
         return [
-            (places, [pack(batch, m) for m in micro_batches(batch, places, config.micro_batch_ids)]) for places in cut
+            (places, [pack(batch, m) for m in micro_batches(batch, divided(batch, places, ranks), limit)])
+            for places in cut
         ]
 
     with exact():
@@ -179,9 +187,9 @@ def actor_step(
                 _note_start(streams, micro, own_T, *logprobs(network, micro, batch, config))
         for epoch in range(actor.epochs):
             for number, (places, micros) in enumerate(first if epoch == 0 else slabs(epoch)):
-                total = losses.begin(places)
+                trainer.begin(losses.begin(places))
                 for micro in micros:
-                    current_n, entropy_n = logprobs(network, micro, batch, config)
+                    current_n, entropy_n = logprobs(network, micro, batch, config, trainer.sums)
                     if epoch == 0 and number == 0:
                         _note_start(streams, micro, own_T, current_n.detach(), entropy_n)
                     behaviour_n = torch.from_numpy(streams.behaviour_T[micro.tokens_n])
@@ -191,12 +199,18 @@ def actor_step(
                     losses.record(micro.tokens_n, terms.loss_n)
                     streams.trained_T[micro.tokens_n] = current_n.detach().numpy()
                     streams.clipped_T[micro.tokens_n] = terms.clipped_n.numpy()
-                    ratios.append(terms.ratio_n)
-                    clipped.append(terms.clipped_n)
-                    kls.append(kl_estimate(current_n.detach() - behaviour_n))
-                    trainer.backward(terms.loss_n.sum() / total)
+                    ratio_ET[epoch, micro.tokens_n] = terms.ratio_n.numpy()
+                    clipped_ET[epoch, micro.tokens_n] = terms.clipped_n.numpy()
+                    kl_ET[epoch, micro.tokens_n] = kl_estimate(current_n.detach() - behaviour_n).numpy()
+                    trainer.backward(terms.loss_n)
+                ranks.merge(trainer.sums)
+                found = [losses.loss_T, streams.trained_T, streams.clipped_T]
+                found += [ratio_ET[epoch], clipped_ET[epoch], kl_ET[epoch]]
+                if epoch == 0:
+                    found += [streams.behaviour_T, streams.current_T, streams.entropy_T]
+                ranks.share(found, [micro.tokens_n for micro in micros], batch.tokens_of(places))
                 if inspect is not None:
-                    tokens_n, gradients = batch.tokens_of(places), trainer.gradients()
+                    tokens_n, gradients = batch.tokens_of(places), trainer.gradients(checked=False)
                     inspect(
                         ActorUpdateView(
                             step=step,
@@ -220,7 +234,6 @@ def actor_step(
                 applied.append(trainer.apply())
         after = trainer.state()
         working = working_weights(network, after.weights)
-    ratio = torch.cat(ratios).double()
     report = ActorReport(
         weights_before=before,
         weights_after=weights_digest(working),
@@ -232,10 +245,10 @@ def actor_step(
         gradient_digest=gradient_digest(a.gradients for a in applied),
         gradient_norm=float(np.mean([a.gradient_norm for a in applied])),
         gap=gap(streams.current_T, streams.behaviour_T, batch.sampler_logprobs_T),
-        ratio_mean=float(ratio.mean()),
-        ratio_max=float(ratio.max()),
-        clip_share=float(torch.cat(clipped).double().mean()),
-        kl=float(torch.cat(kls).double().mean()),
+        ratio_mean=float(ratio_ET.mean(dtype=np.float64)),
+        ratio_max=float(ratio_ET.max()),
+        clip_share=float(clipped_ET.mean(dtype=np.float64)),
+        kl=float(kl_ET.mean(dtype=np.float64)),
         entropy=float(streams.entropy_T.mean(dtype=np.float64)),
         tokens=np.stack(
             [streams.behaviour_T, streams.current_T, advantages_T.numpy(), values_T, streams.clipped_T], axis=1
@@ -256,12 +269,17 @@ def actor_step(
 
 
 def logprobs(
-    network: Policy, micro: MicroBatch, batch: Batch, config: TrainConfig
+    network: Policy, micro: MicroBatch, batch: Batch, config: TrainConfig, gradients: Gradients | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-prob, entropy) of a slab's sampled tokens under the network's weights, at the batch's temperature."""
     routing = micro.routing_RLK if config.replay_routing else None
-    hidden_nH = network.hidden_packed(micro.ids_R, micro.lengths, micro.rows_n, routing)
-    return network.logprobs(hidden_nH, micro.targets_n, temperature=batch.temperature)
+    rows_n = micro.rows_n
+    forwarded = network.forward_packed(
+        micro.ids_R, micro.lengths, routing, rows_R=rows_n, gradients=gradients, recompute=config.recompute_layers
+    )
+    return network.logprobs(
+        forwarded.hidden_NH, micro.targets_n, temperature=batch.temperature, gradients=gradients, rows_R=rows_n
+    )
 
 
 def gap(

@@ -1,11 +1,13 @@
 """The critic's part of a step: values before anything changes, then its update (T1 sections 6 and 7).
 
-Pure: a function of (state, batch, configuration, seed, step); the network is scratch. Routers choose freely. V_old serves the
-actor's advantages, the critic's returns and its clip.
+Pure: a function of (state, batch, configuration, seed, step); the network is scratch, and with how many others this
+process computes it (``ranks``) changes no bit. Routers choose freely. V_old serves the actor's advantages, the critic's
+returns and its clip.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 
 from t1actors.config import TrainConfig
 from t1actors.models.checkpoint import weights_digest
+from t1actors.models.gradients import Gradients
 from t1actors.models.value import ValueModel
 from t1actors.train.batch import Batch, micro_batches, minibatches
 from t1actors.train.digests import (
@@ -30,6 +33,7 @@ from t1actors.train.exactness import exact
 from t1actors.train.losses import value_loss
 from t1actors.train.networks import load_masters, version_of, working_weights
 from t1actors.train.packing import MicroBatch, pack
+from t1actors.train.ranks import ALONE, Ranks, divided
 from t1actors.train.returns import batch_credit, explained_variance
 from t1actors.train.state import TrainerState
 from t1actors.train.trainer import Applied, Trainer
@@ -73,14 +77,18 @@ class CriticResult:
     report: CriticReport
 
 
-def estimate_values(network: ValueModel, state: TrainerState, batch: Batch, config: TrainConfig) -> Values:
-    """The values of the state's critic, trials in index order."""
+def estimate_values(
+    network: ValueModel, state: TrainerState, batch: Batch, config: TrainConfig, *, ranks: Ranks = ALONE
+) -> Values:
+    """The values of the state's critic, trials in index order. Raises ``RanksError``."""
+    places = tuple(range(len(batch.trials)))
     values_T = np.zeros(batch.sampled, dtype=np.float32)
     with exact(), torch.no_grad():
         load_masters(network, state.weights)
-        for places in micro_batches(batch, range(len(batch.trials)), config.micro_batch_ids):
-            micro = pack(batch, places)
-            values_T[micro.tokens_n] = _values(network, micro).numpy()
+        mine = _slabs(batch, places, config, ranks)
+        for micro in mine:
+            values_T[micro.tokens_n] = _values(network, micro, config).numpy()
+        ranks.share([values_T], [micro.tokens_n for micro in mine], batch.tokens_of(places))
     _, returns_T = batch_credit(batch.chunk_rewards, batch.chunk_sampled, values_T, gamma=config.gamma, lam=config.lam)
     return Values(
         values_T, array_digest(values_T), explained_variance(returns_T, values_T), trial_digests(values_T, batch)
@@ -96,8 +104,10 @@ def critic_step(
     *,
     seed: int,
     step: int,
+    ranks: Ranks = ALONE,
 ) -> CriticResult:
-    """The critic after ``epochs`` x ``minibatches`` updates. Raises ``NonFiniteError``."""
+    """The critic after ``epochs`` x ``minibatches`` updates, the same on all ranks. Raises ``NonFiniteError``,
+    ``RanksError``."""
     critic = config.critic
     _, returns_T = batch_credit(batch.chunk_rewards, batch.chunk_sampled, values_T, gamma=config.gamma, lam=config.lam)
     returns = torch.from_numpy(returns_T.astype(np.float32))
@@ -106,18 +116,19 @@ def critic_step(
     applied: list[Applied] = []
     with exact():
         before = version_of(network, state)
-        trainer = Trainer(network, state, critic, what=f"step {step}, critic")
+        trainer = Trainer(network, state, critic, what=f"step {step}, critic", loss_scale=critic.loss_scale)
         for epoch in range(critic.epochs):
             for places in minibatches(batch, critic.minibatches, seed=seed, step=step, epoch=epoch, part="critic"):
-                total = losses.begin(places)
-                for micro_places in micro_batches(batch, places, config.micro_batch_ids):
-                    micro = pack(batch, micro_places)
-                    value_n = _values(network, micro)
+                trainer.begin(losses.begin(places))
+                mine = _slabs(batch, places, config, ranks)
+                for micro in mine:
+                    value_n = _values(network, micro, config, trainer.sums)
                     tokens_n = torch.from_numpy(micro.tokens_n)
                     loss_n = value_loss(value_n, old[tokens_n], returns[tokens_n], value_clip=critic.value_clip)
-                    loss_n = loss_n * critic.loss_scale
-                    losses.record(micro.tokens_n, loss_n)
-                    trainer.backward(loss_n.sum() / total)
+                    losses.record(micro.tokens_n, loss_n * critic.loss_scale)
+                    trainer.backward(loss_n)
+                ranks.merge(trainer.sums)
+                ranks.share([losses.loss_T], [micro.tokens_n for micro in mine], batch.tokens_of(places))
                 losses.finish()
                 applied.append(trainer.apply())
         after = trainer.state()
@@ -147,5 +158,15 @@ def critic_step(
     return CriticResult(after, report)
 
 
-def _values(network: ValueModel, micro: MicroBatch) -> torch.Tensor:
-    return network.values(network.hidden_packed(micro.ids_R, micro.lengths, micro.rows_n))
+def _slabs(batch: Batch, places: Sequence[int], config: TrainConfig, ranks: Ranks) -> list[MicroBatch]:
+    """The micro-batches of the trials at ``places`` that this rank computes."""
+    return [pack(batch, part) for part in micro_batches(batch, divided(batch, places, ranks), config.micro_batch_ids)]
+
+
+def _values(
+    network: ValueModel, micro: MicroBatch, config: TrainConfig, gradients: Gradients | None = None
+) -> torch.Tensor:
+    forwarded = network.forward_packed(
+        micro.ids_R, micro.lengths, rows_R=micro.rows_n, gradients=gradients, recompute=config.recompute_layers
+    )
+    return network.values(forwarded.hidden_NH, gradients=gradients, rows_R=micro.rows_n)

@@ -17,3 +17,8 @@ class StateError(TrainError):
 
 class NonFiniteError(TrainError):
     """A loss or gradient became infinite or NaN: names the update and the tensor."""
+
+
+class RanksError(TrainError):
+    """One of the processes of a step died, failed or is stuck: names its rank. Nothing was updated; the step can be
+    taken again."""

@@ -1,7 +1,7 @@
 """The two losses of T1 section 7, per sampled token, and what is measured beside them. Pure tensor functions.
 
-Shapes: n sampled tokens of a micro-batch. The caller sums a loss over n and divides by N, the number of sampled tokens of the
-whole optimizer step, fixed before the step began.
+Shapes: n sampled tokens of a micro-batch. The caller sums a loss over n and divides by N, the number of sampled
+tokens of the whole optimizer step, fixed before the step began.
 """
 
 from __future__ import annotations
@@ -9,6 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
+
+LANES = 64
+"""Elementwise functions run on multiples of this many elements: torch computes the rest of a vector loop with other
+code and, for exp, with other bits."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ def policy_terms(
 
     ``current_n`` and ``behaviour_n`` are log-probabilities at the sampling temperature with the same replayed routing.
     """
-    ratio_n = torch.exp(current_n - behaviour_n)
+    ratio_n = _exp(current_n - behaviour_n)
     free_n = ratio_n * advantage_n
     bound_n = ratio_n.clamp(1.0 - clip, 1.0 + clip) * advantage_n
     return PolicyTerms(
@@ -50,5 +55,12 @@ def value_loss(
 
 
 def kl_estimate(log_ratio_n: torch.Tensor) -> torch.Tensor:
-    """ratio - 1 - log ratio: per token, never negative; its mean over tokens sampled from pi_b estimates KL(pi_b, pi_t)."""
-    return log_ratio_n.exp() - 1.0 - log_ratio_n
+    """ratio - 1 - log ratio: per token, never negative; its mean over tokens sampled from pi_b estimates KL(pi_b,
+    pi_t)."""
+    return _exp(log_ratio_n) - 1.0 - log_ratio_n
+
+
+def _exp(x_n: torch.Tensor) -> torch.Tensor:
+    """e^x, an element's bits independent of its place."""
+    count = x_n.shape[0]
+    return torch.exp(functional.pad(x_n, (0, -count % LANES)))[:count]

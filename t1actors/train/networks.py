@@ -27,7 +27,7 @@ from t1actors.train.state import Tensors, TrainerState
 
 def initial_policy_state(model: ModelConfig) -> TrainerState:
     """The policy that ``model.policy`` names, with a fresh optimizer. Raises ``PolicyUnsupported``."""
-    policy = load_policy(model_folder(model.policy), dtype="float32", experts=model.experts)
+    policy = load_policy(model_folder(model.policy), dtype="float32")
     return fresh_state(policy)
 
 
@@ -37,9 +37,9 @@ def initial_critic_state(model: ModelConfig) -> TrainerState:
     Raises ``PolicyUnsupported``, ``CheckpointError``.
     """
     if model.critic == "policy":
-        critic = ValueModel.from_policy(load_policy(model_folder(model.policy), dtype="float32", experts=model.experts))
+        critic = ValueModel.from_policy(load_policy(model_folder(model.policy), dtype="float32"))
     else:
-        critic = load_value(Path(model.critic), dtype="float32", experts=model.experts)
+        critic = load_value(Path(model.critic), dtype="float32")
     return fresh_state(critic)
 
 
@@ -51,14 +51,14 @@ def fresh_state(network: Policy | ValueModel) -> TrainerState:
 
 def policy_for(state: TrainerState, model: ModelConfig) -> Policy:
     """A network of the state's architecture in the training dtype, holding the state's weights. Raises ``StateError``."""
-    policy = new_policy(_config(state), seed=0, dtype=getattr(torch, model.train_dtype), experts=model.experts)
+    policy = new_policy(_config(state), seed=0, dtype=getattr(torch, model.train_dtype))
     load_masters(policy, state.weights)
     return policy
 
 
 def critic_for(state: TrainerState, model: ModelConfig) -> ValueModel:
     """As ``policy_for``, for a critic's state."""
-    trunk = new_policy(_config(state), seed=0, dtype=getattr(torch, model.train_dtype), experts=model.experts)
+    trunk = new_policy(_config(state), seed=0, dtype=getattr(torch, model.train_dtype))
     critic = ValueModel(trunk.hf.model)
     load_masters(critic, state.weights)
     return critic

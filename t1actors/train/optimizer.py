@@ -75,8 +75,13 @@ def adamw(
 
 
 def global_norm(gradients: Iterable[torch.Tensor]) -> float:
-    """The norm over all tensors; the sum over tensors is float64, in the order given."""
-    return math.sqrt(sum(float(torch.linalg.vector_norm(gradient)) ** 2 for gradient in gradients))
+    """The norm over all tensors. Squares are exact in float64; rows are summed each by itself and the rows' sums
+    exactly, so no order or sharding of whole rows changes it."""
+    rows: list[float] = []
+    for gradient in gradients:
+        flat = gradient.double().reshape(-1, gradient.shape[-1]) if gradient.ndim else gradient.double().reshape(1, 1)
+        rows += flat.square().sum(dim=-1).tolist()
+    return math.sqrt(math.fsum(rows))
 
 
 def clip_by_norm(gradients: Iterable[torch.Tensor], norm: float, limit: float) -> None:

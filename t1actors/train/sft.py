@@ -1,12 +1,13 @@
 """Supervised warm start: a policy learns the shape of the work from executed demonstrations.
 
-Guarantees: the trained weights are a function of (initial weights, examples, configuration) on one thread; every example is
-seen through the ids that the harness would produce, and the loss is spent on the tokens a policy samples (the context gets a
-small weight, which teaches it the language of tasks and observations).
+Guarantees: the trained weights are a function of (initial weights, examples, configuration) on one thread; every
+example is seen through the ids that the harness would produce, and the loss is spent on the tokens a policy samples
+(the context gets a small weight, which teaches it the language of tasks and observations).
 
-A model this small does not learn to copy names from its instruction by demonstrations alone, so the first steps mix in a
-copy curriculum: random ids to be repeated from the start or from an anchor in the middle. The load-balancing term keeps all
-experts in use; it belongs to the warm start only (in reinforcement learning it would fight the replayed routing).
+A model this small does not learn to copy names from its instruction by demonstrations alone, so the first steps mix
+in a copy curriculum: random ids to be repeated from the start or from an anchor in the middle. The load-balancing
+term keeps all experts in use; it belongs to the warm start only (in reinforcement learning it would fight the
+replayed routing).
 
 Where demonstrations come from is ``tasks.demos``; what is shipped is made by ``train.warmstart``.
 
@@ -83,7 +84,9 @@ def train(
     *,
     on_progress: Callable[[SftProgress], None] | None = None,
 ) -> None:
-    """Trains ``model`` in place."""
+    """Trains ``model`` in place. Through torch's own autograd: what comes of it is shipped as weights, and no run
+    replays it."""
+    model.requires_grad_(True)
     draw = random.Random(config.seed)
     optimizer = torch.optim.AdamW(
         model.parameters(), config.learning_rate, betas=config.betas, weight_decay=config.weight_decay, foreach=True
@@ -106,6 +109,7 @@ def train(
         optimizer.zero_grad(set_to_none=True)
         if on_progress is not None:
             on_progress(progress)
+    model.requires_grad_(False)
     model.eval()
 
 

@@ -1,15 +1,20 @@
 """The working copy of a trainer state inside one step: gradients in, updates out.
 
-Guarantees: gradients accumulate in float32, micro-batch after micro-batch in the order given; an update sees the sum, clips
-it by the global norm, and never happens with a gradient that is not finite; the state it began from is not touched.
+Guarantees: an update is a function of its tokens and of nothing else: gradients are exact sums over grains
+(``models.gradients``), so micro-batches, packing, recomputation and ranks change no bit of it; it never happens with
+a gradient that is not finite or whose sum may be inexact; the state it began from is not touched.
+
+The loss of an update is the sum of its tokens' losses over N. Each token enters the sums with the weight 2^-e, e the
+smallest with N <= 2^e, so that no rounding depends on N; the exact sum is then multiplied by 2^e / N in float64 and
+rounded once to float32.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
+from t1kernels.exact import ExactRangeError
 
 from t1actors.models.network import Network
 from t1actors.train.digests import tensor_digests
@@ -28,50 +33,58 @@ class Applied:
 
 
 class Trainer:
-    """See the module. ``what`` names the step and part in errors; ``network`` is scratch and holds the updated weights."""
+    """See the module. ``what`` names the step and part in errors; ``network`` is scratch and holds the updated
+    weights; ``loss_scale`` multiplies every loss."""
 
-    def __init__(self, network: Network, state: TrainerState, config: OptimizerConfig, *, what: str) -> None:
+    def __init__(
+        self, network: Network, state: TrainerState, config: OptimizerConfig, *, what: str, loss_scale: float = 1.0
+    ) -> None:
         load_masters(network, state.weights)
         self._network = network
         self._config = config
         self._what = what
+        self._loss_scale = loss_scale
         self._architecture = state.architecture
-        self._parameters = network.parameters()
-        self._masters = {name: state.weights[name].clone() for name in self._parameters}
+        self._masters = {name: state.weights[name].clone() for name in network.parameters()}
         self._first = _moments(state.first, self._masters)
         self._second = _moments(state.second, self._masters)
         self._updates = state.updates
-        self._gradients: dict[str, torch.Tensor] = {}
+        self._tokens = 1
+        self.sums = network.gradients()
+        """Where the forward passes of the update that is being prepared send their gradients."""
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradient of ``loss`` to the update that is being prepared."""
-        torch.autograd.backward(loss)
-        for name, parameter in self._parameters.items():
-            gradient = parameter.grad
-            parameter.grad = None
-            if gradient is None:
-                continue
-            if name in self._gradients:
-                self._gradients[name].add_(gradient)
-            else:
-                self._gradients[name] = gradient.to(torch.float32)
+    def begin(self, tokens: int) -> None:
+        """Prepare an update over ``tokens`` tokens, N of the module."""
+        self._tokens = tokens
+        self.sums = self._network.gradients()
 
-    def gradients(self) -> dict[str, torch.Tensor]:
-        """Copies of the gradients that the next ``apply`` will use, before clipping."""
-        return {name: gradient.clone() for name, gradient in self._summed().items()}
+    def backward(self, loss_n: torch.Tensor) -> None:
+        """Add the gradients of some of the update's tokens. Raises ``NonFiniteError``."""
+        try:
+            torch.autograd.backward(loss_n, torch.full_like(loss_n, 0.5 ** _exponent(self._tokens)))
+        except ExactRangeError as error:
+            raise self._unusable(error) from error
+
+    def gradients(self, *, checked: bool = True) -> dict[str, torch.Tensor]:
+        """The gradients that ``apply`` would use now, before clipping. Raises ``NonFiniteError``; not ``checked``,
+        also those that ``apply`` will refuse."""
+        factor = 2.0 ** _exponent(self._tokens) / self._tokens * self._loss_scale
+        try:
+            return self.sums.scaled(factor, checked=checked)
+        except ExactRangeError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: ExactRangeError) -> NonFiniteError:
+        return NonFiniteError(
+            f"{self._what}, update {self._updates + 1}: {error}. Nothing was updated; lower the learning rate or look at "
+            "the batch's rewards and log-probs"
+        )
 
     def apply(self) -> Applied:
-        """Update masters and network, and begin the next update. Raises ``NonFiniteError``."""
-        gradients = self._summed()
-        self._gradients = {}
+        """Update masters and network. Raises ``NonFiniteError``."""
+        gradients = self.gradients()
         digests = tensor_digests(gradients)
         norm = global_norm(gradients.values())
-        if not math.isfinite(norm):
-            odd = next((name for name, g in gradients.items() if not bool(torch.isfinite(g).all())), "their sum")
-            raise NonFiniteError(
-                f"{self._what}, update {self._updates + 1}: the gradient of {odd} is not finite; nothing was updated. "
-                "Lower the learning rate or look at the batch's rewards and log-probs"
-            )
         clip_by_norm(gradients.values(), norm, self._config.gradient_clip)
         self._updates += 1
         for name, gradient in gradients.items():
@@ -86,12 +99,13 @@ class Trainer:
         load_masters(self._network, self._masters)
         return Applied(norm, digests)
 
-    def _summed(self) -> dict[str, torch.Tensor]:
-        return {name: self._gradients.get(name, torch.zeros_like(m)) for name, m in self._masters.items()}
-
     def state(self) -> TrainerState:
         """The state after the updates so far."""
         return TrainerState(self._architecture, self._masters, self._first, self._second, self._updates)
+
+
+def _exponent(tokens: int) -> int:
+    return (tokens - 1).bit_length()
 
 
 def _moments(given: Tensors, masters: Tensors) -> dict[str, torch.Tensor]:

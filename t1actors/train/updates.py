@@ -21,7 +21,8 @@ class UpdateLosses:
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
-        self._loss_T = np.zeros(batch.sampled, dtype=np.float32)
+        self.loss_T = np.zeros(batch.sampled, dtype=np.float32)
+        """The loss of each token in the last update that trained it."""
         self._places: Sequence[int] = ()
         self.totals: list[float] = []
         """sum m l / N of every finished update, float64."""
@@ -35,16 +36,16 @@ class UpdateLosses:
 
     def record(self, tokens_n: npt.NDArray[np.int64], loss_n: torch.Tensor) -> None:
         """Note the losses of a micro-batch's tokens, at their places among the batch's T."""
-        self._loss_T[tokens_n] = loss_n.detach().numpy()
+        self.loss_T[tokens_n] = loss_n.detach().numpy()
 
     def of(self, tokens_n: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """The noted losses of these tokens, a copy."""
-        return self._loss_T[tokens_n]
+        return self.loss_T[tokens_n]
 
     def finish(self) -> None:
         """End the update: its total and its trials' digests are added."""
-        losses = self._loss_T[self._batch.tokens_of(self._places)]
+        losses = self.loss_T[self._batch.tokens_of(self._places)]
         self.totals.append(float(losses.sum(dtype=np.float64)) / len(losses))
         trials = [self._batch.trials[place] for place in self._places]
-        parts = (self._loss_T[t.first : t.first + t.sampled] for t in trials)
+        parts = (self.loss_T[t.first : t.first + t.sampled] for t in trials)
         self.trial_digests.append(short(blake3.blake3(part.tobytes()).digest() for part in parts))

@@ -117,7 +117,7 @@ def initial_policy(seed: int) -> Policy:
     write half of it to the residual stream, and the tied embedding and the last norm share the scale h^-1/2 of the logits
     evenly, so that one learning rate suits both the embedding's size in the stream and its use as a head.
     """
-    policy = new_policy(tiny_config(), seed=seed, experts="grouped_mm")
+    policy = new_policy(tiny_config(), seed=seed)
     config = policy.hf.config
     shared = config.hidden_size**-0.25
     draw = torch.Generator().manual_seed(seed)

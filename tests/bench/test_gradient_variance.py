@@ -89,6 +89,7 @@ def test_the_critic_is_subtracted_token_by_token_and_lambda_mixes_what_lies_ahea
 def score(places, weights_T):
     """- sum_k A_k grad log pi_k / N by Hugging Face's own forward."""
     policy = tiny_policy()
+    policy.hf.requires_grad_(True)
     total, count = torch.zeros(()), 0
     for place in places:
         trial = BATCH.trials[place]

@@ -115,7 +115,7 @@ def test_modules_and_what_they_define_exist():
     assert not wrong, f"no such modules, or nothing of that name in them: {wrong}"
 
 
-@pytest.mark.parametrize("name", ["t1kernels.gate", "t1kernels.logprob"])
+@pytest.mark.parametrize("name", ["t1kernels.interface", "t1kernels.native"])
 def test_the_kernels_import_under_their_name(name):
     assert importlib.util.find_spec(name) is not None
 

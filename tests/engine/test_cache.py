@@ -1,15 +1,17 @@
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from t1kernels.choice import default_kernels
 
 from t1actors.engine.cache import Chunk, KeyValueCache, Slab
 from t1actors.models.shape import NetworkShape
 
 SHAPE = NetworkShape(
     vocabulary=10, hidden=8, layers=2, routed_layers=2, experts=2, experts_per_token=1, query_heads=4, key_heads=2,
-    head_width=4, max_positions=64,
+    head_width=8, max_positions=128,
 )  # fmt: skip
-SLOTS, POSITIONS = 6, 40
+SLOTS, POSITIONS = 6, 80
+KERNELS = default_kernels()
 
 
 @st.composite
@@ -35,21 +37,21 @@ def plain_attention(query_QD, keys_TGD, values_TGD, scale):
 @given(chunks=slabs(), seed=st.integers(0, 99))
 def test_a_row_sees_its_own_slot_up_to_its_own_position_and_nothing_else(chunks, seed):
     generator = torch.Generator().manual_seed(seed)
-    cache = KeyValueCache(SHAPE, slots=SLOTS, positions=POSITIONS, dtype=torch.float32)
-    everything = torch.arange(SLOTS * POSITIONS)
-    store = [torch.randn(SLOTS * POSITIONS, 2, 4, generator=generator) * 3 for _ in range(2)]
-    cache.write(1, everything, *store)
+    cache = KeyValueCache(SHAPE, slots=SLOTS, positions=POSITIONS)
+    store = [torch.randn(SLOTS, POSITIONS, 2, 8, generator=generator) * 3 for _ in range(2)]
+    everything = Slab(cache, [Chunk(slot, 0, POSITIONS) for slot in range(SLOTS)])
+    everything(KERNELS, 1, torch.zeros(SLOTS * POSITIONS, 4, 8), *(t.reshape(-1, 2, 8) for t in store), 0.5)
     slab = Slab(cache, chunks)
     rows = sum(chunk.count for chunk in chunks)
-    assert sorted(zip(slab.slots_N.tolist(), slab.positions_N.tolist(), strict=True)) == sorted(
+    assert list(zip(slab.slots_N.tolist(), slab.positions_N.tolist(), strict=True)) == [
         (c.slot, c.start + i) for c in chunks for i in range(c.count)
-    )
+    ]
     assert [(slab.slots_N[r], slab.positions_N[r]) for r in slab.last_rows] == [
         (c.slot, c.start + c.count - 1) for c in slab.chunks
     ]
-    query, key, value = (torch.randn(rows, heads, 4, generator=generator) for heads in (4, 2, 2))
-    attended = slab(1, query, key, value, 0.5)
-    keys, values = (t.clone().view(SLOTS, POSITIONS, 2, 4) for t in store)
+    query, key, value = (torch.randn(rows, heads, 8, generator=generator) for heads in (4, 2, 2))
+    attended = slab(KERNELS, 1, query, key, value, 0.5)
+    keys, values = (t.clone() for t in store)
     keys[slab.slots_N, slab.positions_N], values[slab.slots_N, slab.positions_N] = key, value
     for row, (slot, position) in enumerate(zip(slab.slots_N, slab.positions_N, strict=True)):
         wanted = plain_attention(query[row], keys[slot, : position + 1], values[slot, : position + 1], 0.5)

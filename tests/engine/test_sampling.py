@@ -2,8 +2,18 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from t1kernels.choice import default_kernels
 
-from t1actors.engine.sampling import draw, uniforms
+from t1actors.engine.sampling import uniforms
+
+
+class Drawn:
+    def __init__(self, tokens, logprobs, entropies):
+        self.tokens_B, self.logprobs_B, self.entropies_B = tokens.numpy(), logprobs.numpy(), entropies.numpy()
+
+
+def draw(logits_BV, temperatures_B, uniforms_B):
+    return Drawn(*default_kernels().draw(logits_BV, torch.from_numpy(temperatures_B), torch.from_numpy(uniforms_B)))
 
 
 def seeds(*values):

@@ -16,6 +16,7 @@ from t1actors.events import ActorStarted, ActorStopped, ActorUpdated, StepOpened
 from t1actors.log.filelog import FileLog
 from t1actors.log.merged import merged
 from t1actors.observe.follow import follow
+from t1actors.replay.run import Replayer
 from t1actors.runtime.supervisor import RunResult, supervise
 from tests.loop.runs import TINY
 
@@ -34,10 +35,10 @@ def children_of(parent: int) -> list[int]:
     return [pid for pid, its_parent in fields if its_parent == parent]
 
 
-def run_with_kills(run_dir: Path, victims: dict[int, str]) -> tuple[RunResult, list[str]]:
+def run_with_kills(run_dir: Path, victims: dict[int, str], *sets: str) -> tuple[RunResult, list[str]]:
     """A run of processes in which ``victims[n]`` is killed as soon as step n opens ("pool/helper": the fork server that the
-    pool started). Returns who died so."""
-    config = cfg.resolve(preset="smoke", sets=[*TINY, "schedule.train_steps=7"]).config
+    pool started; "actor/helper/helper": what the actor's helper started). Returns who died so."""
+    config = cfg.resolve(preset="smoke", sets=[*TINY, "schedule.train_steps=7", *sets]).config
     waiting = dict(victims)
     pids: dict[str, int] = {}
     killed: list[str] = []
@@ -49,8 +50,11 @@ def run_with_kills(run_dir: Path, victims: dict[int, str]) -> tuple[RunResult, l
                     pids[event.actor] = event.pid
                 if isinstance(event, StepOpened) and event.step in waiting:
                     victim = waiting.pop(event.step)
-                    actor, _, helper = victim.partition("/")
-                    for pid in children_of(pids[actor]) if helper else [pids[actor]]:
+                    actor, *helpers = victim.split("/")
+                    targets = [pids[actor]]
+                    for _ in helpers:
+                        targets = [child for pid in targets for child in children_of(pid)]
+                    for pid in targets:
                         os.kill(pid, signal.SIGKILL)
                         killed.append(victim)
 
@@ -98,6 +102,19 @@ def test_a_run_survives_kill_9_of_the_fork_servers(tmp_path: Path) -> None:
     assert killed == ["pool/helper", "verifier/helper"]
     assert result.restarts == 2
     check(run_dir)
+
+
+@pytest.mark.slow
+def test_a_run_of_two_ranks_survives_kill_9_of_workers_and_replays_on_one_process(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    result, killed = run_with_kills(run_dir, {4: "critic/helper", 6: "actor/helper/helper"}, "train.ranks=2")
+    assert killed == ["critic/helper", "actor/helper/helper"]
+    assert result.reason == "finished", result
+    assert result.restarts == 2
+    check(run_dir)
+    reports = list(Replayer.open(run_dir).all())
+    assert len(reports) > 8
+    assert all(report.bit_exact for report in reports), [report.text() for report in reports]
 
 
 @pytest.mark.slow

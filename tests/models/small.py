@@ -29,10 +29,8 @@ def small_config(**overrides) -> Qwen3MoeConfig:
     return Qwen3MoeConfig(**(values | overrides))
 
 
-def small_policy(
-    *, seed: int = 0, experts: str = "grouped_mm", dtype: torch.dtype = torch.float32, **overrides
-) -> Policy:
-    policy = new_policy(small_config(**overrides), seed=seed, experts=experts, dtype=dtype)
+def small_policy(*, seed: int = 0, dtype: torch.dtype = torch.float32, **overrides) -> Policy:
+    policy = new_policy(small_config(**overrides), seed=seed, dtype=dtype)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in policy.parameters().items():
@@ -51,4 +49,25 @@ def random_routing(policy: Policy, rows: int, *, seed: int = 0) -> torch.Tensor:
     shape = policy.shape
     generator = torch.Generator().manual_seed(seed)
     scores = torch.rand(rows, shape.routed_layers, shape.experts, generator=generator)
-    return scores.topk(shape.experts_per_token, dim=-1).indices
+    return scores.topk(shape.experts_per_token, dim=-1).indices.sort(dim=-1).values
+
+
+def packed_gradients(
+    policy: Policy,
+    ids_N: torch.Tensor,
+    lengths: list[int],
+    routing: object = None,
+    *,
+    rows_R: torch.Tensor | None = None,
+    recompute: bool = False,
+    upstream_R: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """(log-probs of each row's own id, float32 gradients of their weighted sum) of one packed forward and backward."""
+    gradients = policy.gradients()
+    forwarded = policy.forward_packed(ids_N, lengths, routing, rows_R=rows_R, gradients=gradients, recompute=recompute)
+    targets_R = ids_N if rows_R is None else ids_N[rows_R]
+    logprobs_R, _ = policy.logprobs(forwarded.hidden_NH, targets_R, temperature=0.9, gradients=gradients, rows_R=rows_R)
+    if upstream_R is None:
+        upstream_R = torch.randn(logprobs_R.shape, generator=torch.Generator().manual_seed(9)) / 64
+    torch.autograd.backward(logprobs_R, upstream_R)
+    return logprobs_R.detach(), gradients.scaled(1.0)

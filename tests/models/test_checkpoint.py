@@ -98,7 +98,7 @@ def test_tied_weights_appear_once_and_load_into_both_places():
     assert "lm_head.weight" in small_policy(tie_word_embeddings=False).weights()
     other.load_weights(policy.weights())
     assert other.digest() == policy.digest()
-    assert torch.equal(other.head_VH, policy.head_VH)
+    assert torch.equal(other.hf.lm_head.weight, policy.hf.lm_head.weight)
 
 
 def test_weights_of_another_model_change_nothing():
@@ -115,13 +115,13 @@ def test_weights_of_another_model_change_nothing():
 def test_float32_weights_load_into_a_bfloat16_sampler():
     policy, half = small_policy(), small_policy(seed=1, dtype=torch.bfloat16)
     half.load_weights(policy.weights())
-    assert torch.equal(half.head_VH, policy.head_VH.bfloat16())
+    assert torch.equal(half.hf.lm_head.weight, policy.hf.lm_head.weight.bfloat16())
 
 
 def test_a_copy_shares_nothing():
     policy = small_policy()
     copy = policy.copy()
     with torch.no_grad():
-        copy.head_VH.zero_()
-    assert policy.head_VH.abs().max() > 0
+        copy.hf.lm_head.weight.zero_()
+    assert policy.hf.lm_head.weight.abs().max() > 0
     assert list(copy.parameters()) == list(policy.parameters())

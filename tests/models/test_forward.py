@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from t1actors.models.routing import RoutingError
-from tests.models.small import random_ids, random_routing, small_policy
+from tests.models.small import packed_gradients, random_ids, random_routing, small_policy
 
 
 def hugging_face(policy, ids_N):
@@ -24,7 +24,6 @@ def hugging_face(policy, ids_N):
     [
         {},
         {"norm_topk_prob": False},
-        {"experts": "eager"},
         {"mlp_only_layers": [0]},
         {"attention_bias": True},
         {"tie_word_embeddings": False},
@@ -45,17 +44,8 @@ def test_a_packed_slab_equals_hugging_faces_forward_of_each_sequence(overrides):
         *(t.split(lengths) for t in (ids_N, logits_NV, forwarded.routing_NLK)), strict=True
     ):
         wanted_logits, wanted_routing = hugging_face(policy, ids)
-        torch.testing.assert_close(logits, wanted_logits, rtol=1e-5, atol=1e-5)
-        assert torch.equal(routing, wanted_routing)
-
-
-def test_both_expert_implementations_agree():
-    grouped, eager = small_policy(), small_policy(experts="eager")
-    ids_N = random_ids(30)
-    with torch.no_grad():
-        a, b = (p.forward_packed(ids_N, [30]) for p in (grouped, eager))
-    torch.testing.assert_close(a.hidden_NH, b.hidden_NH, rtol=1e-5, atol=1e-5)
-    assert torch.equal(a.routing_NLK, b.routing_NLK)
+        torch.testing.assert_close(logits, wanted_logits, rtol=1e-5, atol=3e-5)
+        assert torch.equal(routing, wanted_routing.sort(dim=-1).values)
 
 
 def test_what_is_packed_beside_a_sequence_does_not_change_it():
@@ -64,7 +54,7 @@ def test_what_is_packed_beside_a_sequence_does_not_change_it():
     with torch.no_grad():
         alone = policy.forward_packed(a, [20]).hidden_NH
         together = policy.forward_packed(torch.cat([b, a]), [33, 20]).hidden_NH[33:]
-    torch.testing.assert_close(alone, together, rtol=1e-5, atol=1e-5)
+    assert torch.equal(alone, together)
 
 
 def test_bfloat16_stays_bfloat16_and_near_float32():
@@ -101,19 +91,33 @@ def test_logprobs_are_those_of_the_logits():
     torch.testing.assert_close(entropy, -(wanted.exp() * wanted).sum(-1), rtol=1e-4, atol=1e-4)
 
 
-def test_narrowing_to_wanted_rows_changes_neither_them_nor_the_gradients():
+def test_narrowing_to_wanted_rows_changes_no_bit_of_them():
     policy = small_policy()
     ids_N, rows_R, lengths = random_ids(30), torch.tensor([3, 9, 17, 29]), [18, 12]
     routing_NLK = random_routing(policy, 30)
-    weights_RH = torch.randn(4, policy.shape.hidden)
-
-    def gradients(hidden_RH):
-        return torch.autograd.grad((hidden_RH * weights_RH).sum(), list(policy.parameters().values()))
-
-    whole_RH = policy.forward_packed(ids_N, lengths, routing_NLK).hidden_NH[rows_R]
-    narrow_RH = policy.hidden_packed(ids_N, lengths, rows_R, routing_NLK)
-    torch.testing.assert_close(narrow_RH, whole_RH, rtol=1e-5, atol=1e-5)
-    for a, b in zip(gradients(narrow_RH), gradients(whole_RH), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        whole_RH = policy.forward_packed(ids_N, lengths, routing_NLK).hidden_NH[rows_R]
+        narrow_RH = policy.forward_packed(ids_N, lengths, routing_NLK, rows_R=rows_R).hidden_NH
+    assert torch.equal(narrow_RH, whole_RH)
     with pytest.raises(RoutingError):
-        policy.hidden_packed(ids_N, lengths, rows_R, routing_NLK[rows_R])
+        policy.forward_packed(ids_N, lengths, routing_NLK[rows_R], rows_R=rows_R)
+
+
+def test_gradients_are_those_of_hugging_faces_forward():
+    """Of every tensor, with all rows and with some; the reference is torch's autograd through the stock modules."""
+    for overrides in (
+        {},
+        {"mlp_only_layers": [1], "attention_bias": True, "tie_word_embeddings": False, "norm_topk_prob": False},
+    ):
+        policy = small_policy(**overrides)
+        ids_N, rows_R, lengths = random_ids(150), torch.arange(1, 150, 3), [80, 1, 69]
+        upstream_R = torch.randn(len(rows_R), generator=torch.Generator().manual_seed(1)) / 64
+        _, found = packed_gradients(policy, ids_N, lengths, rows_R=rows_R, upstream_R=upstream_R)
+        policy.hf.requires_grad_(True)
+        logits = torch.cat([policy.hf(ids[None]).logits[0] for ids in ids_N.split(lengths)])[rows_R] / 0.9
+        chosen = logits.log_softmax(-1).gather(-1, ids_N[rows_R][:, None])[:, 0]
+        torch.autograd.backward(chosen, upstream_R)
+        for name, parameter in policy.parameters().items():
+            torch.testing.assert_close(
+                found[name], parameter.grad, rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
+            )

@@ -53,8 +53,8 @@ def test_a_saved_policy_loads_with_the_same_digest(saved):
     folder, policy = saved
     loaded = load_policy(folder)
     assert loaded.digest() == policy.digest()
-    assert loaded.head_VH.data_ptr() == loaded.hf.model.embed_tokens.weight.data_ptr(), "tied stays tied"
-    half = load_policy(folder, dtype="bfloat16", experts="eager")
+    assert loaded.hf.lm_head.weight.data_ptr() == loaded.hf.model.embed_tokens.weight.data_ptr(), "tied stays tied"
+    half = load_policy(folder, dtype="bfloat16")
     assert half.dtype == torch.bfloat16
 
 
@@ -97,9 +97,9 @@ def test_an_unknown_builtin_or_folder_is_named(tmp_path):
 
 
 def test_the_demonstration_model_is_small_and_seeded():
-    policy = new_policy(tiny_config(), seed=3, experts="grouped_mm")
+    policy = new_policy(tiny_config(), seed=3)
     count = sum(p.numel() for p in policy.parameters().values())
     assert 900_000 < count < 1_000_000
     assert policy.shape.vocabulary == VOCABULARY
-    assert policy.digest() == new_policy(tiny_config(), seed=3, experts="eager").digest()
-    assert policy.digest() != new_policy(tiny_config(), seed=4, experts="eager").digest()
+    assert policy.digest() == new_policy(tiny_config(), seed=3).digest()
+    assert policy.digest() != new_policy(tiny_config(), seed=4).digest()

@@ -14,8 +14,8 @@ def valid():
     return np.array([[[0, 1], [5, 2]]] * 4, dtype=np.uint8)
 
 
-def test_valid_rows_come_back_as_they_are():
-    assert check_routing(valid(), **FOUR_ROWS).tolist() == valid().tolist()
+def test_valid_rows_come_back_with_their_experts_in_ascending_order():
+    assert check_routing(valid(), **FOUR_ROWS).tolist() == [[[0, 1], [2, 5]]] * 4
     assert check_routing(torch.from_numpy(valid()), **FOUR_ROWS).dtype == torch.int64
 
 
@@ -53,7 +53,9 @@ def test_an_expert_that_does_not_exist_is_refused_with_its_place(expert):
 @given(st.permutations(range(300)))
 def test_expert_numbers_above_255_survive_the_round_trip(order):
     row = np.array(order[:8]).reshape(1, 1, 8).astype(routing_dtype(300))
-    assert check_routing(row, rows=1, layers=1, experts=300, experts_per_token=8).flatten().tolist() == order[:8]
+    assert check_routing(row, rows=1, layers=1, experts=300, experts_per_token=8).flatten().tolist() == sorted(
+        order[:8]
+    )
 
 
 def test_the_smallest_type_that_holds_every_expert_is_used():

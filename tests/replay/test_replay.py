@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -354,6 +355,24 @@ def test_another_environment_is_shown_and_is_no_verdict(kept):
     assert report.bit_exact
     assert [(c.part, c.key, c.recorded) for c in report.environment] == [("actor", "torch", "0.0.1")]
     assert "torch was '0.0.1'" in report.text()
+    assert re.search(r"actor environment: all \d\d operations give the recorded bits here", report.text())
+    assert "critic environment" not in report.text()
+
+
+def test_a_replay_elsewhere_names_the_operations_that_give_other_bits(kept):
+    def change(event):
+        if type(event).__name__ == "CriticInitialised":
+            there = {"operation float32 attend": "0" * 16, "operation torch exp": "0" * 16, "operations": "0" * 16}
+            return msgspec.structs.replace(event, environment={**event.environment, **there})
+        return event
+
+    report = replayer(kept, change).step(TARGET)
+    assert [(o.part, o.differing) for o in report.operations] == [
+        ("critic", ("float32 attend", "torch exp")),
+        ("actor", ()),
+    ]
+    assert report.environment == ()
+    assert re.search(r"critic environment: 2 of \d\d .* other bits here: float32 attend, torch exp\n", report.text())
 
 
 # --- what cannot be replayed ------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def tiny_policy(seed: int = 0, *, dtype: torch.dtype = torch.float32) -> Policy:
         max_position_embeddings=128,
         initializer_range=0.3,
     )
-    return new_policy(config, seed=seed, dtype=dtype, experts="grouped_mm")
+    return new_policy(config, seed=seed, dtype=dtype)
 
 
 def policy_state(policy: Policy) -> TrainerState:

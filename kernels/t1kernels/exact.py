@@ -1,0 +1,82 @@
+"""Sums whose bits do not depend on order: the exact accumulator of gradients.
+
+A value is put on the grid of 2^-bits by ``(x + C) - C`` with C = 1.5 * 2^(52 - bits) in float64. Multiples of 2^-bits
+below 2^(53 - bits) are exact in float64 and so are their sums: in whatever order, micro-batch or process they are
+added, and an ordinary float64 all-reduce adds them exactly too.
+
+Guarantees: ``check`` refuses a sum that could have left the exact range (largest partial, and number of partials times
+the largest), naming it; both bounds are independent of the order. What the grid costs is one rounding of each partial
+to 2^-bits, reported by ``quantum_over_rms``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+class ExactRangeError(ArithmeticError):
+    """A sum left the range in which it is exact. Says which, how far, and what to change."""
+
+
+class ExactSum:
+    """Float64 sums of the shape of one tensor. ``largest``: the largest magnitude of a partial; ``partials``: how many
+    were added."""
+
+    def __init__(self, name: str, shape: torch.Size | tuple[int, ...], *, bits: int) -> None:
+        self.name = name
+        self.bits = bits
+        self.sum = torch.zeros(shape, dtype=torch.float64)
+        self.largest = 0.0
+        self.partials = 0
+
+    @property
+    def big(self) -> float:
+        """C of the module's formula."""
+        return 1.5 * 2.0 ** (52 - self.bits)
+
+    def note(self, largest: float, partials: int) -> None:
+        """What an implementation added directly to ``sum``."""
+        self.largest = max(self.largest, largest) if largest == largest else math.inf
+        self.partials += partials
+
+    def add(self, partial: Tensor) -> None:
+        """Add one partial of the sum's shape."""
+        value = partial.detach().double()
+        self.sum += (value + self.big) - self.big
+        self.note(float(value.abs().max()) if value.numel() else 0.0, 1)
+
+    def merge(self, other: ExactSum) -> None:
+        """Add another sum of the same tensor."""
+        assert (other.name, other.bits) == (self.name, self.bits)
+        self.sum += other.sum
+        self.note(other.largest, other.partials)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the sum is finite and surely exact."""
+        try:
+            self.check()
+        except ExactRangeError:
+            return False
+        return True
+
+    def check(self) -> None:
+        """Raises ``ExactRangeError`` when the sum may be inexact."""
+        one, all_of_them = 2.0 ** (51 - self.bits), 2.0 ** (53 - self.bits)
+        # NaN stays in a sum, while a maximum may pass over it; finite sums are too small to overflow here.
+        finite = math.isfinite(self.largest) and math.isfinite(float(self.sum.sum()))
+        if not (finite and self.largest < one and self.partials * self.largest < all_of_them):
+            state = "is too large to be summed exactly" if finite else "is not finite"
+            raise ExactRangeError(
+                f"the gradient of {self.name} {state}: {self.partials} partials up to {self.largest:.3g}, on a grid of "
+                f"2^-{self.bits} each must stay below {one:g} and all together below {all_of_them:g}"
+            )
+
+    def quantum_over_rms(self) -> float:
+        """The grid's step over the root mean square of the sum: how much the grid can be seen. inf for a sum of
+        zeros."""
+        rms = float(self.sum.square().mean().sqrt()) if self.sum.numel() else 0.0
+        return 2.0**-self.bits / rms if rms else math.inf

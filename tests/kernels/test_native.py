@@ -1,0 +1,47 @@
+"""The compiled kernels: one result, whatever the instruction set."""
+
+import pytest
+import torch
+from t1kernels.exact import ExactSum
+from t1kernels.fingerprint import differences, operations
+from t1kernels.native import NativeKernels, NativeUnavailable
+from t1kernels.padded import PaddedKernels
+from t1kernels.samples import values
+
+from tests.kernels.test_contract import grains_of
+
+
+def of(instructions):
+    try:
+        return NativeKernels(instructions)
+    except NativeUnavailable as error:
+        pytest.skip(f"kernels native/{instructions} are not here: {error}")
+
+
+@pytest.fixture(scope="module")
+def both():
+    return of("avx2"), of("portable")
+
+
+def test_both_instruction_sets_give_the_same_bits_for_every_operation(both):
+    avx2, portable = both
+    assert differences(operations(avx2), operations(portable)) == []
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 11, 100])
+def test_and_for_products_of_awkward_sizes(both, rows):
+    for outputs, inputs in ((130, 100), (448, 24), (1, 40), (17, 300)):
+        w, x = values(outputs, inputs, salt=1), values(rows, inputs, salt=2)
+        dy = values(rows, outputs, salt=3)
+        found = []
+        for kernels in both:
+            weight, into = kernels.weight(w), ExactSum("weight", w.shape, bits=30)
+            kernels.weight_gradient(dy, x, grains_of(rows), into)
+            found.append((kernels.matmul(x, weight), kernels.matmul_gradient(dy, weight), into.sum))
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_a_weight_that_other_kernels_made_is_refused(both):
+    weight = PaddedKernels().weight(values(16, 16, salt=1))
+    with pytest.raises(AssertionError, match="PaddedWeight was made by other kernels"):
+        both[0].matmul(values(1, 16, salt=2), weight)
