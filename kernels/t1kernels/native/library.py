@@ -70,6 +70,7 @@ PLAIN: dict[str, tuple[Any, list[Any]]] = {
 
 
 def function(name: str, result: Any, arguments: list[Any]) -> Any:
+    """An exported function with its C signature. Raises ``NativeUnavailable``."""
     function = getattr(library(), name)
     function.restype, function.argtypes = result, arguments
     return function
