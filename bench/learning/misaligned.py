@@ -104,7 +104,7 @@ def table(found: Sequence[Drifted], updates: int) -> Table:
             drift.kl(name),
             Estimate.of([step.clip_share for step in steps]),
             max(step.ratio_max for step in steps),
-            Estimate.of([step.gradient_norm for step in steps]),
+            f"{sum(step.refused for step in steps)} of {updates * len(steps)}",
         )
 
     return Table(
@@ -116,12 +116,12 @@ def table(found: Sequence[Drifted], updates: int) -> Table:
             "KL",
             "clip share",
             "largest ratio",
-            "gradient norm before clipping",
+            "updates refused",
         ),
         tuple(row(drift, name) for drift in found for name in TREATMENTS),
         f"The first {updates} updates of a run, one epoch; errors over batches. KL and clip share are over every token in "
         "the pass that trains it. The product's own ratio has the trainer's log-probs on both sides: a misaligned q would "
-        "show in its engine gap and decide nothing.",
+        "show in its engine gap and decide nothing. *Refused*: the gradient left the range of the trainer's exact sums.",
     )
 
 
