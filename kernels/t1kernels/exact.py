@@ -84,8 +84,8 @@ class ExactSum:
         if not (finite and self.largest < one and self.partials * self.largest < all_of_them):
             state = "is too large to be summed exactly" if finite else "is not finite"
             raise ExactRangeError(
-                f"the gradient of {self.name} {state}: {self.partials} partials up to {self.largest:.3g}, on a grid of 2^-{self.bits} "
-                f"each must stay below {one:g} and all together below {all_of_them:g}"
+                f"the gradient of {self.name} {state}: {self.partials} partials up to {self.largest:.3g}, on a grid of "
+                f"2^-{self.bits} each must stay below {one:g} and all together below {all_of_them:g}"
             )
 
     def quantum_over_rms(self) -> float:
