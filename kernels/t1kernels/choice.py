@@ -7,7 +7,9 @@ closed). The choice is made once a process; the probe takes about 0.2 s for the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from t1kernels.interface import Kernels
@@ -46,9 +48,22 @@ def choose() -> Choice:
     )
 
 
+_in_use: ContextVar[Kernels | None] = ContextVar("kernels in use", default=None)
+
+
 def default_kernels() -> Kernels:
-    """The kernels of ``choose``."""
-    return choose().kernels
+    """The kernels of ``using``, outside of it those of ``choose``."""
+    return _in_use.get() or choose().kernels
+
+
+@contextmanager
+def using(kernels: Kernels) -> Iterator[None]:
+    """Inside the block these are the default: a replay uses the kernels of the run that it replays."""
+    token = _in_use.set(kernels)
+    try:
+        yield
+    finally:
+        _in_use.reset(token)
 
 
 @functools.cache

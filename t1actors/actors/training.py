@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from t1kernels.choice import default_kernels
 from t1kernels.fingerprint import fingerprint
+from t1kernels.interface import Kernels
 
 from t1actors.events import BatchSealed, Payload, Purpose, StepOpened, TrajectoryAssembled
 from t1actors.models.cut import EXPERT_PAGE
@@ -129,10 +130,10 @@ def snapshot_due(trained_before: int, every: int) -> bool:
 
 
 @functools.cache
-def _environment() -> dict[str, str]:
+def _environment(kernels: Kernels) -> dict[str, str]:
     with exact():
         return {
-            **fingerprint(default_kernels()),
+            **fingerprint(kernels),
             "expert_page": str(EXPERT_PAGE),
             "gradient_bits": str(GRADIENT_BITS),
         }
@@ -141,4 +142,4 @@ def _environment() -> dict[str, str]:
 def environment() -> dict[str, str]:
     """What decides bits besides the log: a hash for each operation that is relied on, as this process computes it, and what
     may explain another one (``t1kernels.fingerprint``). Takes about 0.1 s the first time."""
-    return dict(_environment())
+    return dict(_environment(default_kernels()))

@@ -15,7 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from t1kernels.choice import KernelsInexact, default_kernels, named_kernels, using
 from t1kernels.fingerprint import COMBINED, PREFIX, differences
+from t1kernels.interface import Kernels
+from t1kernels.native import NativeUnavailable
 
 from t1actors.actors.training import environment
 from t1actors.config import ConfigError, TrainConfig
@@ -39,6 +42,7 @@ class Replayer:
         self.inputs = inputs
         self._blobs = blobs
         self._chain = Chain(inputs, blobs)
+        self._kernels = self._recorded_kernels()
 
     @classmethod
     def open(cls, run_dir: Path, progress: Callable[[int, int], None] | None = None) -> Replayer:
@@ -79,7 +83,8 @@ class Replayer:
         try:
             if purpose == "evaluate":
                 return self._evaluation(number)
-            return self._training(number, edit, train, inspect, progress)
+            with using(self._kernels):
+                return self._training(number, edit, train, inspect, progress)
         except ReplayImpossible as error:
             return ReplayReport(number, purpose, impossible=str(error))
 
@@ -144,6 +149,14 @@ class Replayer:
             odd = next((i.trial for (i, _), (d, _) in zip(found, digests, strict=True) if d != i.trajectory_digest), "")
             first = Difference(number, "batch", trial=odd)
         return ReplayReport(number, "evaluate", (level,), (number,), first)
+
+    def _recorded_kernels(self) -> Kernels:
+        """Those that trained the run; where they cannot be had, the default: the report says that they are others."""
+        recorded = self._recorded_environments().get("actor", {}).get("kernels", "")
+        try:
+            return named_kernels(recorded.partition("/")[0])
+        except (NativeUnavailable, KernelsInexact, ValueError):
+            return default_kernels()
 
     def _recorded_environments(self) -> dict[str, dict[str, str]]:
         events = {"critic": self.inputs.critic_initial, "actor": self.inputs.actor_initial}

@@ -124,6 +124,13 @@ def test_without_exact_kernels_there_are_none(makers):
         choice.default_kernels()
 
 
+def test_other_kernels_may_be_the_default_for_a_while(makers):
+    mine = Probed()
+    with choice.using(mine):
+        assert choice.default_kernels() is mine
+    assert choice.default_kernels() is choice.choose().kernels
+
+
 def test_kernels_asked_for_by_name_are_these_or_none(makers):
     assert isinstance(choice.named_kernels("padded"), Probed)
     makers["native"] = Inexact

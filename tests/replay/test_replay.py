@@ -375,6 +375,22 @@ def test_a_replay_elsewhere_names_the_operations_that_give_other_bits(kept):
     assert re.search(r"critic environment: 2 of \d\d .* other bits here: float32 attend, torch exp\n", report.text())
 
 
+def test_a_replay_uses_the_kernels_of_the_run(kept):
+    def change(event):
+        there = {"kernels": "padded"}
+        environment = getattr(event, "environment", None)
+        return msgspec.structs.replace(event, environment={**environment, **there}) if environment else event
+
+    report = replayer(kept, change).step(TARGET)
+    assert "kernels" not in {change.key for change in report.environment}
+    recorded_with = next(e.environment["kernels"] for e in events_of(kept) if getattr(e, "environment", None))
+    if recorded_with == "padded":
+        assert report.bit_exact
+    else:
+        assert report.first is not None
+        assert "float32 attend" in report.operations[0].differing
+
+
 # --- what cannot be replayed ------------------------------------------------------------------------------------------
 
 
