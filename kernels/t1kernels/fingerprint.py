@@ -34,6 +34,7 @@ COMBINED = "operations"
 """The key of one digest over all of them."""
 PACKAGES = ("numpy", "safetensors", "tokenizers", "torch", "transformers")
 VARIABLES = ("ATEN_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_", "TORCH_")
+_LIBRARIES = ("GCC", "clang", "Intel(R)", "OpenMP", "BLAS", "OpenBLAS")
 _FLAGS = re.compile(r"amx|asimd|avx|bf16|f16c|fma|fphp|neon|sse|sve")
 
 
@@ -72,7 +73,7 @@ def surroundings(kernels: Kernels) -> dict[str, str]:
         "page": str(PAGE),
         "python": platform.python_version(),
         **{package: _version(package) for package in PACKAGES},
-        "torch_config": torch.__config__.show().replace("\n", " ").strip(),
+        "torch_build": _torch_build(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": str(torch.get_num_threads()),
         "machine": platform.machine(),
@@ -82,6 +83,12 @@ def surroundings(kernels: Kernels) -> dict[str, str]:
         ),
         "variables": " ".join(f"{name}={os.environ[name]}" for name in sorted(os.environ) if _decides(name)),
     }
+
+
+def _torch_build() -> str:
+    """The commit, the compiler and the numeric libraries."""
+    said = [line.strip(" -") for line in torch.__config__.show().splitlines()]
+    return "; ".join([str(torch.version.git_version), *(line for line in said if line.startswith(_LIBRARIES))])
 
 
 def _decides(variable: str) -> bool:
@@ -152,7 +159,6 @@ TORCH_OPERATIONS: Mapping[str, Callable[[], tuple[Tensor, ...]]] = {
     "float64 to float32": lambda: ((values(_COUNT, salt=46).double() / 3).float(),),
     "exp": lambda: (torch.exp(values(256, salt=47)),),
     "softmax": lambda: (values(16, 64, salt=48).softmax(-1),),
-    "log_softmax": lambda: (values(16, 64, salt=48).log_softmax(-1),),
     "clamp, minimum, maximum, square": lambda: (
         torch.minimum(values(_COUNT, salt=49), values(_COUNT, salt=50)),
         torch.maximum(values(_COUNT, salt=49), values(_COUNT, salt=50)).clamp(-0.8, 1.2).square(),

@@ -109,6 +109,17 @@ class ReplayReport:
         """0 bit-exact, 1 something differs, 2 the step could not be run again."""
         return IMPOSSIBLE if self.impossible else BIT_EXACT if self.first is None else DIFFERS
 
+    def _environment(self) -> dict[str, list[str]]:
+        """What there is to say of it, and of which parts."""
+        said: dict[str, list[str]] = {}
+        for change in self.environment:
+            said.setdefault(f"{change.key} was {change.recorded!r}, is {change.now!r}", []).append(change.part)
+        changed = {change.part for change in self.environment}
+        for here in self.operations:
+            if here.differing or here.part in changed:
+                said.setdefault(here.text(), []).append(here.part)
+        return said
+
     def text(self) -> str:
         """The report as lines for a terminal."""
         lines = [f"step {self.step} ({self.purpose})" if self.purpose else f"step {self.step}"]
@@ -117,12 +128,8 @@ class ReplayReport:
         for level in self.levels:
             verdict = "same" if level.equal else f"recorded {level.recorded[:12]}, now {level.recomputed[:12]}"
             lines.append(f"  {level.name:<24} {verdict}")
-        for change in self.environment:
-            lines.append(f"  {change.part} environment: {change.key} was {change.recorded!r}, is {change.now!r}")
-        changed = {change.part for change in self.environment}
-        for here in self.operations:
-            if here.differing or here.part in changed:
-                lines.append(f"  {here.part} environment: {here.text()}")
+        for said, parts in self._environment().items():
+            lines.append(f"  {' and '.join(parts)} environment: {said}")
         if self.impossible:
             lines.append(f"cannot replay: {self.impossible}")
         elif self.first is None:
