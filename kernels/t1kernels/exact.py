@@ -22,24 +22,46 @@ class ExactRangeError(ArithmeticError):
 
 
 class ExactSum:
-    """Float64 sums of the shape of one tensor. ``largest``: the largest magnitude of a partial; ``partials``: how many
-    were added."""
+    """Float64 sums of the shape of one tensor. ``partials``: how many were added."""
 
-    def __init__(self, name: str, shape: torch.Size | tuple[int, ...], *, bits: int) -> None:
+    def __init__(
+        self, name: str, shape: torch.Size | tuple[int, ...], *, bits: int, device: torch.device | None = None
+    ) -> None:
         self.name = name
         self.bits = bits
-        self.sum = torch.zeros(shape, dtype=torch.float64)
-        self.largest = 0.0
+        self.sum = torch.zeros(shape, dtype=torch.float64, device=device)
         self.partials = 0
+        self._largest = 0.0
+        self._on_device: list[Tensor] = []
 
     @property
     def big(self) -> float:
         """C of the module's formula."""
         return 1.5 * 2.0 ** (52 - self.bits)
 
-    def note(self, largest: float, partials: int) -> None:
-        """What an implementation added directly to ``sum``."""
-        self.largest = max(self.largest, largest) if largest == largest else math.inf
+    @property
+    def limits(self) -> tuple[float, float]:
+        """What each partial, and the number of partials times the largest, must stay below."""
+        return 2.0 ** (51 - self.bits), 2.0 ** (53 - self.bits)
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude of a partial; infinity when one is not a number."""
+        for value in torch.stack(self._on_device).tolist() if self._on_device else ():
+            self._raise_to(value)
+        self._on_device.clear()
+        return self._largest
+
+    def _raise_to(self, value: float) -> None:
+        self._largest = max(self._largest, value) if value == value else math.inf
+
+    def note(self, largest: float | Tensor, partials: int) -> None:
+        """What an implementation added directly to ``sum``. A tensor is read when somebody asks, so that nobody waits for
+        a device before."""
+        if isinstance(largest, Tensor):
+            self._on_device.append(largest)
+        else:
+            self._raise_to(largest)
         self.partials += partials
 
     def add(self, partial: Tensor) -> None:
@@ -65,7 +87,7 @@ class ExactSum:
 
     def check(self) -> None:
         """Raises ``ExactRangeError`` when the sum may be inexact."""
-        one, all_of_them = 2.0 ** (51 - self.bits), 2.0 ** (53 - self.bits)
+        one, all_of_them = self.limits
         # NaN stays in a sum, while a maximum may pass over it; finite sums are too small to overflow here.
         finite = math.isfinite(self.largest) and math.isfinite(float(self.sum.sum()))
         if not (finite and self.largest < one and self.partials * self.largest < all_of_them):
