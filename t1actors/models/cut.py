@@ -1,4 +1,5 @@
-"""How the rows of a packed slab are cut into grains, so that a weight's gradient does not depend on the packing.
+"""How the rows of a packed slab are cut into grains, so that a weight's gradient does not depend on the packing. It is made
+in the host's memory, wherever the slab lies.
 
 A grain is a function of its sequence alone: 64 consecutive positions from a multiple of 64 on (dense weights), or
 1,024 positions of one expert (expert weights). Which sequences share a slab, in which order, and which process has
@@ -36,6 +37,7 @@ class Cut:
 
     def rows(self, chosen_R: Tensor) -> Cut:
         """The cut of some of the rows, in rising order."""
+        chosen_R = chosen_R.cpu()
         return Cut(self.block_N.index_select(0, chosen_R), self.page_N.index_select(0, chosen_R))
 
     def dense(self, parts: int = 1) -> Grains:
@@ -46,8 +48,8 @@ class Cut:
 
     def experts(self, offset_E: Tensor, token_R: Tensor) -> Grains:
         """Grains of expert weights: pairs sorted by expert, then row, cut where the expert or the page changes."""
-        counts_E = offset_E.diff()
-        expert_R = torch.repeat_interleave(torch.arange(counts_E.shape[0]), counts_E)
+        counts_E, token_R = offset_E.cpu().diff(), token_R.cpu()
+        expert_R = torch.repeat_interleave(torch.arange(counts_E.shape[0], device="cpu"), counts_E)
         pages = int(self.page_N[-1]) + 1 if self.page_N.numel() else 1
         start, end = _runs(expert_R * pages + self.page_N.index_select(0, token_R))
         return Grains(start, end, expert_R.index_select(0, start))

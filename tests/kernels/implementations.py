@@ -11,8 +11,7 @@ from t1kernels.interface import Kernels
 from t1kernels.native import NativeKernels, NativeUnavailable
 from t1kernels.padded import PaddedKernels
 from t1kernels.triton_kernels import TritonUnavailable, triton_kernels
-
-from tests.kernels.on_device import OnDevice
+from t1kernels.triton_kernels.on_device import OnDevice
 
 MAKERS: dict[str, Callable[[], Kernels]] = {
     "native": NativeKernels,

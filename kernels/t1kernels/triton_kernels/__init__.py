@@ -26,5 +26,8 @@ def triton_kernels() -> Kernels:
         raise TritonUnavailable("torch sees no GPU, and TRITON_INTERPRET=1 is not set")
     from t1kernels.triton_kernels.kernels import TritonKernels
 
-    interpreted = knobs.runtime.interpret
-    return TritonKernels(torch.device("cpu") if interpreted else torch.device("cuda", torch.cuda.current_device()))
+    if knobs.runtime.interpret:
+        from t1kernels.triton_kernels import interpreted  # noqa: F401 (its products keep the contract)
+
+        return TritonKernels(torch.device("cpu"))
+    return TritonKernels(torch.device("cuda", torch.cuda.current_device()))

@@ -1,8 +1,9 @@
 """Functions on the device that several kernels share: sums of a written order, the grid of exact sums, largest magnitudes.
 
-Every kernel here is compiled without contraction of ``a * b + c`` (``UNFUSED``): what an expression rounds to must not depend
-on the kernel that it stands in. Reductions of Triton's own (``tl.sum``) have an order that the compiler chooses for each
-compiled kernel: it is the same for every row, and nothing more is asked of it; where two kernels must agree, ``folded`` is used.
+Every kernel here is compiled without contraction of ``a * b + c`` (``UNFUSED``): what an expression rounds to must not
+depend on the kernel that it stands in. Reductions of Triton's own (``tl.sum``) have an order that the compiler chooses for
+each compiled kernel: it is the same for every row, and nothing more is asked of it; where two kernels must agree, ``folded``
+is used.
 """
 
 import triton

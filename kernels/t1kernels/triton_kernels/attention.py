@@ -101,6 +101,17 @@ def attend_kernel(
     tl.store(softmax + (row * heads + head) * 2 + 1, total, mask=here)
 
 
+def compiled_for(width: int, dtype: torch.dtype) -> dict[str, object]:
+    """How kernels of attention are compiled: so that registers and shared memory suffice (``python -m bench.gpu --compile``).
+    Heads may be 256 wide in bfloat16, 128 in float32."""
+    short = dtype == torch.bfloat16
+    return {
+        "num_warps": 4 if short and width <= 64 else 8,
+        "num_stages": 2 if short and width <= 128 else 1,
+        **UNFUSED,
+    }
+
+
 def store(
     keys_PGDT: Tensor, values_PGTD: Tensor, key_NGD: Tensor, value_NGD: Tensor, first_page_N: Tensor, position_N: Tensor
 ) -> None:
@@ -123,13 +134,12 @@ def attend(
     """See ``interface.Kernels.attend``."""
     rows, heads, width = query_NQD.shape
     groups = keys_PGDT.shape[1]
-    share = triton.next_power_of_2(heads // groups)
+    share, padded = triton.next_power_of_2(heads // groups), max(16, triton.next_power_of_2(width))
     out_NQD = query_NQD.new_empty(query_NQD.shape)
     softmax_NQ2 = query_NQD.new_empty(rows, heads, 2, dtype=torch.float32)
     attend_kernel[(rows, groups)](
         query_NQD, keys_PGDT, values_PGTD, first_page_N, position_N, out_NQD, softmax_NQ2, scale,
         rows, heads, groups, width,
-        PAGE=PAGE, POSITIONS=max(1, TILE // share), SHARE=share, WIDTH=max(16, triton.next_power_of_2(width)),
-        num_warps=4, num_stages=2, **UNFUSED,
+        PAGE=PAGE, POSITIONS=max(1, TILE // share), SHARE=share, WIDTH=padded, **compiled_for(padded, query_NQD.dtype),
     )  # fmt: skip
     return out_NQD, softmax_NQ2

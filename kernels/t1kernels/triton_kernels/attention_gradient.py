@@ -1,8 +1,9 @@
 """Gradients of causal attention over whole sequences, in tiles of 64 positions.
 
-Two kernels: one has a tile of queries and goes over the tiles of keys before it, in order; the other has a tile of keys and
-goes over the tiles of queries after it, and puts each tile's share of dK and dV, folded over the heads that share a key
-head, on the grid of an exact sum. So dK and dV do not depend on the order of the tiles of queries, nor on who has them.
+Two kernels: one has a tile of queries and goes over the tiles of keys before it; the other has a tile of keys and goes over
+the tiles of queries after it, in each of them over the query heads that share the key head. Both fold in that order, in
+float32: a function of the sequence alone. (A sequence cut over several devices would need dK and dV on the grid of an exact
+sum, tile by tile, as the kernels in C have them: here float64 atomics would cost more registers than there are.)
 
 Bound: FLOPs, 14 D for each query head, query and key that it sees.
 
@@ -16,13 +17,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from t1kernels.exact import ExactSum
 from t1kernels.interface import PAGE
-from t1kernels.triton_kernels.arithmetic import FLOAT32, UNFUSED, magnitude, note_largest, on_grid
+from t1kernels.triton_kernels.arithmetic import FLOAT32, UNFUSED
+from t1kernels.triton_kernels.attention import compiled_for
 from t1kernels.triton_kernels.products import Tiles
-from t1kernels.triton_kernels.weight_gradients import cell
-
-GRID_BITS = 48
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -80,9 +78,8 @@ def query_gradient_kernel(
 
 @triton.jit
 def key_gradient_kernel(
-    dout, query, key, value, softmax, mean, total_key, total_value, largest, tile_first, tile_end, tile_stop, scale,
-    heads, groups, width,
-    BIG: tl.constexpr, PAGE: tl.constexpr, WIDTH: tl.constexpr,
+    dout, query, key, value, softmax, mean, dkey, dvalue, tile_first, tile_end, tile_stop, scale, heads, groups, width,
+    PAGE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """``tile_stop``: where the tile's sequence ends."""
     first, end = tl.load(tile_first + tl.program_id(0)), tl.load(tile_end + tl.program_id(0))
@@ -97,29 +94,25 @@ def key_gradient_kernel(
     at = (row * groups + group)[:, None] * width + d[None, :]
     k = tl.load(key + at, mask=here, other=0.0)
     v = tl.load(value + at, mask=here, other=0.0)
-    top = tl.zeros((PAGE,), tl.float32)
-    for block in range(first, stop, PAGE):
-        other = block + tl.arange(0, PAGE)
+    to_key = tl.zeros((PAGE, WIDTH), tl.float32)
+    to_value = tl.zeros((PAGE, WIDTH), tl.float32)
+    for turn in range(0, tl.cdiv(stop - first, PAGE) * share):
+        other = first + turn // share * PAGE + tl.arange(0, PAGE)
         other_here = other < stop
-        to_key = tl.zeros((PAGE, WIDTH), tl.float32)
-        to_value = tl.zeros((PAGE, WIDTH), tl.float32)
-        for head in range(group * share, (group + 1) * share):
-            pair = other * heads + head
-            other_at, both = pair[:, None] * width + d[None, :], other_here[:, None] & d_here[None, :]
-            q = tl.load(query + other_at, mask=both, other=0.0)
-            slope = tl.load(dout + other_at, mask=both, other=0.0)
-            m, total, inner = softmax_of(softmax, mean, pair, other_here)
-            scores = tl.dot(k, tl.trans(q), input_precision=FLOAT32) * scale
-            weights = tl.exp(scores - m[None, :]) / total[None, :]
-            weights = tl.where(row[:, None] <= other[None, :], weights, 0.0)
-            to_value = tl.dot(weights.to(k.dtype), slope, to_value, input_precision=FLOAT32)
-            inward = tl.dot(v, tl.trans(slope), input_precision=FLOAT32)
-            to_scores = weights * (inward - inner[None, :]) * scale
-            to_key = tl.dot(to_scores.to(k.dtype), q, to_key, input_precision=FLOAT32)
-        top = tl.maximum(top, tl.max(tl.maximum(magnitude(to_key), magnitude(to_value)), 1))
-        tl.atomic_add(total_key + at, on_grid(to_key, BIG), mask=here, sem="relaxed")
-        tl.atomic_add(total_value + at, on_grid(to_value, BIG), mask=here, sem="relaxed")
-    note_largest(largest, top)
+        pair = other * heads + group * share + turn % share
+        other_at, both = pair[:, None] * width + d[None, :], other_here[:, None] & d_here[None, :]
+        q = tl.load(query + other_at, mask=both, other=0.0)
+        slope = tl.load(dout + other_at, mask=both, other=0.0)
+        m, total, inner = softmax_of(softmax, mean, pair, other_here)
+        scores = tl.dot(k, tl.trans(q), input_precision=FLOAT32) * scale
+        weights = tl.exp(scores - m[None, :]) / total[None, :]
+        weights = tl.where(row[:, None] <= other[None, :], weights, 0.0)
+        to_value = tl.dot(weights.to(k.dtype), slope, to_value, input_precision=FLOAT32)
+        inward = tl.dot(v, tl.trans(slope), input_precision=FLOAT32)
+        to_scores = weights * (inward - inner[None, :]) * scale
+        to_key = tl.dot(to_scores.to(k.dtype), q, to_key, input_precision=FLOAT32)
+    tl.store(dkey + at, to_key.to(dkey.dtype.element_ty), mask=here)
+    tl.store(dvalue + at, to_value.to(dvalue.dtype.element_ty), mask=here)
 
 
 def attention_gradient(
@@ -133,8 +126,7 @@ def attention_gradient(
     length_S: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See ``interface.Kernels.attention_gradient``. Where the sums of keys and values may be inexact, their gradients are
-    NaN, which the exact sums of the weights behind them then refuse: nobody waits for the device here."""
+    """See ``interface.Kernels.attention_gradient``."""
     (rows, heads, width), groups = query_NQD.shape, key_NGD.shape[1]
     padded = max(16, triton.next_power_of_2(width))
     stop_S = start_S + length_S
@@ -145,18 +137,23 @@ def attention_gradient(
         dout_NQD, out_NQD, mean_NQ, rows * heads, width, ROWS=size, WIDTH=padded, num_warps=4, **UNFUSED
     )
     given = (dout_NQD, query_NQD, key_NGD, value_NGD, softmax_NQ2, mean_NQ)
-    options = {"PAGE": PAGE, "WIDTH": padded, "num_warps": 8 if padded >= 128 else 4, "num_stages": 2, **UNFUSED}
+    options = {"PAGE": PAGE, "WIDTH": padded, **compiled_for(padded, query_NQD.dtype)}
     dquery_NQD = query_NQD.new_empty(query_NQD.shape)
     query_gradient_kernel[(len(tiles), heads)](
         *given, dquery_NQD, tiles.first, tiles.end, start_S[tiles.group], scale, heads, groups, width, **options
     )
-    exact = ExactSum("keys and values", (2, *key_NGD.shape), bits=GRID_BITS, device=key_NGD.device)
-    largest = cell(key_NGD.device)
+    dkey_NGD, dvalue_NGD = key_NGD.new_empty(key_NGD.shape), key_NGD.new_empty(key_NGD.shape)
     key_gradient_kernel[(len(tiles), groups)](
-        *given, exact.sum[0], exact.sum[1], largest, tiles.first, tiles.end, stop_S[tiles.group], scale,
-        heads, groups, width, BIG=exact.big, **options,
-    )  # fmt: skip
-    (one, all_of_them), found = exact.limits, largest.view(torch.float32)
-    sure = (found < one) & (found * ((length_S.amax() + PAGE - 1) // PAGE) < all_of_them)
-    dkey_NGD, dvalue_NGD = torch.where(sure, exact.sum, torch.nan).to(key_NGD.dtype).unbind()
+        *given,
+        dkey_NGD,
+        dvalue_NGD,
+        tiles.first,
+        tiles.end,
+        stop_S[tiles.group],
+        scale,
+        heads,
+        groups,
+        width,
+        **options,
+    )
     return dquery_NQD, dkey_NGD, dvalue_NGD

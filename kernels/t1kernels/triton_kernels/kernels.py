@@ -88,8 +88,9 @@ class TritonKernels:
     def rms_norm_gradient(
         self, dy_NH: Tensor, x_NH: Tensor, weight_H: Tensor, saved_N: Tensor, grains: Grains, into: ExactSum
     ) -> Tensor:
-        given = (_ready(t) for t in (dy_NH, x_NH, weight_H, saved_N))
-        dx_NH, largest = rows.rms_norm_gradient(*given, grains, into.sum, into.big)
+        dx_NH, largest = rows.rms_norm_gradient(
+            _ready(dy_NH), _ready(x_NH), _ready(weight_H), _ready(saved_N), grains, into.sum, into.big
+        )
         into.note(largest, len(grains))
         return dx_NH
 
@@ -145,8 +146,10 @@ class TritonKernels:
         length_S: Tensor,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        given = (_ready(t) for t in (dout_NQD, query_NQD, key_NGD, value_NGD, out_NQD, softmax, start_S, length_S))
-        return attention_gradient.attention_gradient(*given, scale)
+        return attention_gradient.attention_gradient(
+            _ready(dout_NQD), _ready(query_NQD), _ready(key_NGD), _ready(value_NGD), _ready(out_NQD), _ready(softmax),
+            _ready(start_S), _ready(length_S), scale,
+        )  # fmt: skip
 
     # --- experts --------------------------------------------------------------------------------------------------------
 

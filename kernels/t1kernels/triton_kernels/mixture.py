@@ -30,9 +30,7 @@ def probabilities(logits, row, row_here, experts, EXPERTS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["rows"])
-def select_kernel(
-    logits, chosen, rows, experts, EXPERTS: tl.constexpr, CHOSEN: tl.constexpr, ROWS: tl.constexpr
-):
+def select_kernel(logits, chosen, rows, experts, EXPERTS: tl.constexpr, CHOSEN: tl.constexpr, ROWS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     row_here = row < rows
     p = probabilities(logits, row, row_here, experts, EXPERTS)
@@ -46,9 +44,7 @@ def select_kernel(
         taken += mine.to(tl.int32)
         p = tl.where(mine, -1.0, p)
     place = tl.cumsum(taken, 1) - 1
-    tl.store(
-        chosen + row[:, None] * CHOSEN + place, expert.to(tl.int64), mask=row_here[:, None] & (taken != 0)
-    )
+    tl.store(chosen + row[:, None] * CHOSEN + place, expert.to(tl.int64), mask=row_here[:, None] & (taken != 0))
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -121,9 +117,7 @@ def combine_kernel(
 
 
 @triton.jit
-def combine_gradient_kernel(
-    dout, rows_RH, place, weights, drows, dweights, chosen, width, COLUMNS: tl.constexpr
-):
+def combine_gradient_kernel(dout, rows_RH, place, weights, drows, dweights, chosen, width, COLUMNS: tl.constexpr):
     """A program for each pair of row and slot."""
     pair = tl.program_id(0).to(tl.int64)
     source = tl.load(place + pair) * width
@@ -195,9 +189,7 @@ def combine(rows_RH: Tensor, place_NK: Tensor, weights_NK: Tensor | None) -> Ten
     return out_NH
 
 
-def combine_gradient(
-    dout_NH: Tensor, rows_RH: Tensor, place_NK: Tensor, weights_NK: Tensor
-) -> tuple[Tensor, Tensor]:
+def combine_gradient(dout_NH: Tensor, rows_RH: Tensor, place_NK: Tensor, weights_NK: Tensor) -> tuple[Tensor, Tensor]:
     """See ``interface.Kernels.combine_gradient``."""
     drows_RH, dweights_NK = rows_RH.new_empty(rows_RH.shape), weights_NK.new_empty(weights_NK.shape)
     combine_gradient_kernel[(place_NK.numel(),)](

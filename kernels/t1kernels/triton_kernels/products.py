@@ -84,13 +84,8 @@ def product_kernel(
     row_here, column_here = row < end, column < outputs
     here = row_here[:, None] & column_here[None, :]
     y_at = y + row[:, None] * outputs + column[None, :]
-    if ADD:
-        sums = tl.load(y_at, mask=here, other=0.0)
-    else:
-        sums = tl.zeros((ROWS, COLUMNS), tl.float32)
-    sums = product_tile(
-        x, w, row, row_here, column, column_here, depth, w_column, w_depth, sums, DEPTH, WHOLE
-    )
+    sums = tl.load(y_at, mask=here, other=0.0) if ADD else tl.zeros((ROWS, COLUMNS), tl.float32)
+    sums = product_tile(x, w, row, row_here, column, column_here, depth, w_column, w_depth, sums, DEPTH, WHOLE)
     tl.store(y_at, sums.to(y.dtype.element_ty), mask=here)
 
 

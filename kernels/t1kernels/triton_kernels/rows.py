@@ -52,7 +52,7 @@ def rms_norm_gradient_kernel(dy, x, weight, scale, dx, rows, width, ROWS: tl.con
     tl.store(dx + at, (factor * (up - normed * mean[:, None])).to(dx.dtype.element_ty), mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["grain_first", "grain_end"])
 def norm_weight_gradient_kernel(
     dy, x, scale, grain_first, grain_end, total, largest, width,
     BIG: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,

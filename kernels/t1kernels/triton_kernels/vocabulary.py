@@ -26,7 +26,8 @@ from t1kernels.triton_kernels.products import BLOCKS, Blocks, product, product_t
 from t1kernels.triton_kernels.weight_gradients import weight_gradient
 
 WORDS = 2048
-"""Whose slopes are held at a time. The gradient of the hidden states is summed over such pieces in order: part of its bits."""
+"""Whose slopes are held at a time. The gradient of the hidden states is summed over such pieces in order: so it is part
+of its bits."""
 FOLD_ROWS, FOLD_TILES = 32, 32
 DRAW_WORDS = 1024
 LEAST = tl.constexpr(-104.0)
@@ -62,9 +63,7 @@ def softmax_of_hidden_kernel(
     column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)
     row_here, column_here = row < rows, column < words
     sums = tl.zeros((ROWS, COLUMNS), tl.float32)
-    sums = product_tile(
-        hidden, head, row, row_here, column, column_here, depth, depth, 1, sums, DEPTH, WHOLE
-    )
+    sums = product_tile(hidden, head, row, row_here, column, column_here, depth, depth, 1, sums, DEPTH, WHOLE)
     scaled = tl.div_rn(rounded(sums, hidden), tl.full((ROWS, COLUMNS), temperature, tl.float32))
     word = tl.load(ids + row, mask=row_here, other=-1)
     mine = (column[None, :] == word[:, None]) & column_here[None, :]
@@ -142,9 +141,7 @@ def slope_kernel(
     column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)
     row_here, column_here = row < rows, column < words
     sums = tl.zeros((ROWS, COLUMNS), tl.float32)
-    sums = product_tile(
-        hidden, head, row, row_here, column, column_here, depth, depth, 1, sums, DEPTH, WHOLE
-    )
+    sums = product_tile(hidden, head, row, row_here, column, column_here, depth, depth, 1, sums, DEPTH, WHOLE)
     scaled = tl.div_rn(rounded(sums, hidden), tl.full((ROWS, COLUMNS), temperature, tl.float32))
     m = tl.load(softmax + 2 * row, mask=row_here, other=0.0)
     l = tl.load(softmax + 2 * row + 1, mask=row_here, other=1.0)  # noqa: E741
@@ -211,9 +208,7 @@ def _answers(chosen_R: Tensor, softmax_R2: Tensor, weighted_R: Tensor) -> tuple[
     return logprob_R, entropy_R
 
 
-def logprob(
-    hidden_RH: Tensor, head_VH: Tensor, ids_R: Tensor, temperature: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def logprob(hidden_RH: Tensor, head_VH: Tensor, ids_R: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     """See ``interface.Kernels.logprob``. An id outside the vocabulary gets NaN."""
     (rows, depth), words, blocks = hidden_RH.shape, head_VH.shape[0], BLOCKS[hidden_RH.dtype]
     tiles = triton.cdiv(words, blocks.columns)

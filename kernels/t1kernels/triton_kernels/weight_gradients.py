@@ -42,7 +42,8 @@ PROGRAMS = 1024
 """About as many programs are started, if the rows allow: what fills a device. Changes no bit."""
 
 
-@triton.jit
+# Tables may begin at any address: a kernel compiled for each of them would be the same but for that.
+@triton.jit(do_not_specialize=["chunk_first", "chunk_end", "chunk_last", "job_weight", "job_first", "job_end"])
 def weight_gradient_kernel(
     dy, x, chunk_first, chunk_end, chunk_last, job_weight, job_first, job_end, total, largest, outputs, inputs,
     BIG: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr,
@@ -123,7 +124,8 @@ def weight_gradient(dy_NO: Tensor, x_NK: Tensor, grains: Grains, total: Tensor, 
     """Add each grain's dy^T x to ``total``, float64 of the weight's shape; the largest magnitude of a partial. Grains lie in
     the memory of the host, those of a weight together."""
     outputs, inputs = dy_NO.shape[1], x_NK.shape[1]
-    assert total.dtype == torch.float64 and total.is_contiguous()
+    assert total.dtype == torch.float64
+    assert total.is_contiguous()
     blocks, largest = GRADIENT_BLOCKS[x_NK.dtype], cell(x_NK.device)
     tiles = triton.cdiv(outputs, blocks.outputs) * triton.cdiv(inputs, blocks.inputs)
     cut = _Jobs.of(grains, rows=blocks.rows, most_jobs=max(1, PROGRAMS // tiles), device=x_NK.device)

@@ -1,13 +1,17 @@
-"""Kernels of a device, for tests whose tensors lie in the host's memory."""
+"""Kernels of a device for callers whose tensors lie in the host's memory: the contract's tests, the probe, the fingerprint.
+
+Guarantees: the same bits as the kernels themselves. What it costs is the way there and back of everything.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from t1kernels.exact import ExactSum
 from t1kernels.interface import Dispatch
-from torch import Tensor
 
 
 class OnDevice:
