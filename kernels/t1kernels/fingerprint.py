@@ -132,10 +132,10 @@ _COUNT = 257
 def _adamw() -> tuple[Tensor, ...]:
     """The operations of ``t1actors.train.optimizer``, one by one."""
     weight, gradient, first, second = (values(_COUNT, salt=n) for n in (31, 32, 33, 34))
-    first.mul_(0.9).add_(gradient, alpha=1.0 - 0.9)
-    second.square_().mul_(0.98).addcmul_(gradient, gradient, value=1.0 - 0.98)
+    first.mul_(0.9).add_(gradient * (1.0 - 0.9))
+    second.square_().mul_(0.98).add_(gradient.square().mul_(1.0 - 0.98))
     denominator = second.sqrt().div_(math.sqrt(1.0 - 0.98**3)).add_(1e-8)
-    weight.mul_(1.0 - 1e-3 * 0.1).addcdiv_(first, denominator, value=-1e-3 / (1.0 - 0.9**3))
+    weight.mul_(1.0 - 1e-3 * 0.1).sub_((first / denominator).mul_(1e-3 / (1.0 - 0.9**3)))
     return weight, first, second
 
 
@@ -163,7 +163,6 @@ TORCH_OPERATIONS: Mapping[str, Callable[[], tuple[Tensor, ...]]] = {
         torch.minimum(values(_COUNT, salt=49), values(_COUNT, salt=50)),
         torch.maximum(values(_COUNT, salt=49), values(_COUNT, salt=50)).clamp(-0.8, 1.2).square(),
     ),
-    "sum float64": lambda: ((values(70, 48, salt=51).double() / 3).square().sum(-1),),
     "rotary angles": _rotary,
     "adamw": _adamw,
     "normal": lambda: _seeded(lambda draws: torch.empty(_COUNT).normal_(generator=draws)),

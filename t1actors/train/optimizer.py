@@ -1,8 +1,10 @@
 """AdamW over named float32 masters, in place.
 
-Guarantees: the update is elementwise, so its bits depend on the tensors and the settings alone, never on how tensors
-are grouped; decay is decoupled and applied to every tensor; the rate warms up linearly over the first updates. Leaves
-to others: digests, casting the masters to the network's dtype.
+Guarantees: the update is elementwise and made of single operations that IEEE 754 rounds correctly (multiply, add,
+divide, root), so its bits depend on the tensors and the settings alone: not on how tensors are grouped or cut, nor on
+the processor. (``addcmul_``, ``addcdiv_`` and ``add_(alpha=)`` are fused on some processors and not on others.) Decay is
+decoupled and applied to every tensor; the rate warms up linearly over the first updates. Leaves to others: digests,
+casting the masters to the network's dtype.
 
     m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2
     w = w - rate decay w - rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
@@ -68,20 +70,30 @@ def adamw(
     beta1, beta2 = config.betas
     rate = rate_at(config, update)
     weight.mul_(1.0 - rate * config.weight_decay)
-    first.mul_(beta1).add_(gradient, alpha=1.0 - beta1)
-    second.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
+    first.mul_(beta1).add_(gradient * (1.0 - beta1))
+    second.mul_(beta2).add_(gradient.square().mul_(1.0 - beta2))
     denominator = second.sqrt().div_(math.sqrt(1.0 - beta2**update)).add_(EPSILON)
-    weight.addcdiv_(first, denominator, value=-rate / (1.0 - beta1**update))
+    weight.sub_((first / denominator).mul_(rate / (1.0 - beta1**update)))
 
 
 def global_norm(gradients: Iterable[torch.Tensor]) -> float:
-    """The norm over all tensors. Squares are exact in float64; rows are summed each by itself and the rows' sums
-    exactly, so no order or sharding of whole rows changes it."""
+    """The norm over all tensors. Squares are exact in float64; each row is summed by itself over a fixed tree, and the
+    rows' sums exactly, so no order, no sharding of whole rows and no processor changes it."""
     rows: list[float] = []
     for gradient in gradients:
         flat = gradient.double().reshape(-1, gradient.shape[-1]) if gradient.ndim else gradient.double().reshape(1, 1)
-        rows += flat.square().sum(dim=-1).tolist()
+        rows += _row_sums(flat.square()).tolist()
     return math.sqrt(math.fsum(rows))
+
+
+def _row_sums(rows_NK: torch.Tensor) -> torch.Tensor:
+    """Float64 sums (N,): the second half of the columns is added to the first until one is left."""
+    while (width := rows_NK.shape[-1]) > 1:
+        half = (width + 1) // 2
+        folded = rows_NK[:, :half].clone()
+        folded[:, : width - half] += rows_NK[:, half:]
+        rows_NK = folded
+    return rows_NK[:, 0]
 
 
 def clip_by_norm(gradients: Iterable[torch.Tensor], norm: float, limit: float) -> None:
