@@ -152,6 +152,8 @@ def test_a_disk_without_room_is_refused_with_the_amount_needed(setup, monkeypatc
     pretend_free(monkeypatch, 2**30)
     with pytest.raises(setup.Stopped, match=r"1\.0 GiB free .*about 3 GiB needed"):
         setup.check_torch_and_room([])
+    with pytest.raises(setup.Stopped, match="about 5 GiB needed"):
+        setup.check_torch_and_room([], dev=True)
 
 
 # --- while it goes on -------------------------------------------------------------------------------------------------

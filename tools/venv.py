@@ -40,6 +40,8 @@ OLDEST = (3, 11)
 GIB = 2**30
 CPU_BUILD_BYTES = 3 * GIB
 """Room to download, unpack and keep everything with a CPU build of torch; a CUDA build needs four times it."""
+DEV_BYTES = 2 * GIB
+"""And what only developers need, triton above all."""
 INTERRUPTED = 130
 UNWANTED = (
     "PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_DRY_RUN",
@@ -194,12 +196,14 @@ def torch_that_pip_would_take(pip: list[str]) -> str:
     return json.loads(report.read_text())["install"][0]["metadata"]["version"]
 
 
-def check_torch_and_room(pip: list[str]) -> None:
-    """Says before the download how large it will be, and refuses when the disk cannot hold it."""
+def check_torch_and_room(pip: list[str], *, dev: bool = False) -> None:
+    """Says before the download how large it will be, and refuses when the disk cannot hold it. ``dev``: with triton,
+    which a CUDA build of torch has already."""
     version = torch_that_pip_would_take(pip)
     cuda = sys.platform == "linux" and platform.machine() == "x86_64" and "+cpu" not in version
     if not cuda:
-        say(f"torch {version}: about 0.4 GB to download altogether, 1.6 GB on disk")
+        download, disk = (0.7, 2.7) if dev else (0.4, 1.6)
+        say(f"torch {version}: about {download} GB to download altogether, {disk} GB on disk")
     elif GPU.exists():
         say(f"torch {version}, a CUDA build: about 3 GB to download altogether, 8 GB on disk")
     else:
@@ -209,7 +213,7 @@ def check_torch_and_room(pip: list[str]) -> None:
             "       PyTorch's own index for CPU (pytorch.org, 'Get started', compute platform 'CPU', shows it) and run\n"
             "       again."
         )
-    need = CPU_BUILD_BYTES * (4 if cuda else 1)
+    need = CPU_BUILD_BYTES * (4 if cuda else 1) + (DEV_BYTES if dev else 0)
     free = shutil.disk_usage(ROOT).free
     if free < need:
         raise Stopped(
@@ -271,7 +275,7 @@ def set_up(wanted: set[str], *, for_runs: bool) -> None:
         say(f"installing {package} into {VENV} with Python {platform.python_version()}{again}")
         if reason:
             make_venv()
-            check_torch_and_room(pip_command())
+            check_torch_and_room(pip_command(), dev="dev" in extras)
         try:
             target = "." + (f"[{','.join(extras)}]" if extras else "")
             run([*pip_command(), "install", "--progress-bar", "off", "--editable", target])
