@@ -1,8 +1,8 @@
 """How far a command is, on stderr: one line redrawn in place on a terminal, a line now and then elsewhere.
 
 Guarantees: stdout stays the command's result; there is no bar without a total, and none goes back; the time left is a
-range from the last measurements, and absent before two; nothing is drawn for what takes no time. At the end the redrawn
-line is gone and the cursor is shown.
+range from the last measurements, and absent before two; nothing is drawn for what takes no time. At the end, and while the
+process is stopped (Ctrl-Z), the redrawn line is gone and the cursor is shown.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TextIO
 
@@ -18,6 +19,7 @@ from rich.progress import Progress as Redrawn
 from rich.progress import ProgressColumn, Task
 from rich.text import Text
 
+from t1actors.cli.suspension import cursor_shown_when_stopped
 from t1actors.observe.lines import Part, row, script_of
 from t1actors.observe.pace import Pace
 from t1actors.observe.quantities import duration, duration_range
@@ -59,6 +61,7 @@ class Progress:
         self._total = 0
         self._note = ""
         self._redrawn: Redrawn | None = None
+        self._stoppable = ExitStack()
 
     def __enter__(self) -> Progress:
         return self
@@ -81,6 +84,7 @@ class Progress:
         taken_s = now_s - self._first_s
         if self._console.is_interactive:
             if self._redrawn is None and taken_s >= DRAWN_AFTER_S and self._done < self._total:
+                self._stoppable.enter_context(cursor_shown_when_stopped(self.stream))
                 self._redrawn = _redrawn(self)
                 self._redrawn.start()
         elif taken_s >= self._next_line_s and self._done < self._total:
@@ -98,6 +102,7 @@ class Progress:
         if self._redrawn is not None:
             self._redrawn.stop()
             self._redrawn = None
+            self._stoppable.close()
 
     def line(self, width: int) -> str:
         """The line as it is now."""

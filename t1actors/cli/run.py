@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -25,9 +26,10 @@ from t1actors.cli.errors import INTERRUPTED, CommandFailed, WrongUsage, explain
 from t1actors.cli.preflight import preflight, with_full_paths
 from t1actors.cli.resume import find_stopped_run
 from t1actors.cli.settings import ConfigFile, Sets
+from t1actors.cli.suspension import stop_here, stops_with_ctrl_z
 from t1actors.config import Config, preset_names, resolve
 from t1actors.log.filelog import FileLog
-from t1actors.observe.display import DisplayMode, open_display
+from t1actors.observe.display import Display, DisplayMode, open_display
 from t1actors.observe.fold import fold_frame
 from t1actors.observe.follow import follow
 from t1actors.observe.happenings import Happening, happenings
@@ -201,8 +203,12 @@ def _point_latest_at(run_dir: Path) -> None:
 
 def _show_and_conclude(run_dir: Path, config: Config, display: DisplayMode, sessions: int = 0) -> int:
     _point_latest_at(run_dir)
+    shown = open_display(display)
     try:
-        result = trio.run(_supervised, run_plan(run_dir, config), display, sessions)
+        try:
+            result = trio.run(_supervised, run_plan(run_dir, config), shown, sessions)
+        finally:
+            shown.end()
         return conclude(run_dir, result, quiet=display in ("quiet", "json"))
     except KeyboardInterrupt:
         # Before its first event or behind its last: the supervisor takes every signal in between.
@@ -214,31 +220,43 @@ def _show_and_conclude(run_dir: Path, config: Config, display: DisplayMode, sess
         raise
 
 
-async def _supervised(plan: RunPlan, mode: DisplayMode, sessions: int) -> RunResult:
+async def _supervised(plan: RunPlan, display: Display, sessions: int) -> RunResult:
     """The supervisor, and beside it a display that ends when all is shown."""
     ended = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_show, plan.run_dir, mode, ended, sessions)
+        nursery.start_soon(_show, plan.run_dir, display, ended, sessions)
         result = await supervise(plan)
         ended.set()
     return result
 
 
-async def _show(run_dir: Path, mode: DisplayMode, ended: trio.Event, sessions: int) -> None:
+async def _show(run_dir: Path, display: Display, ended: trio.Event, sessions: int) -> None:
     """What happened in earlier ``sessions`` is part of the view and is not told again."""
     view = RunView()
-    display = open_display(mode)
     try:
-        async for frames in follow(FileLog(run_dir / "log"), ended=ended.is_set, sessions=sessions):
-            happened: list[tuple[int, Happening]] = []
-            for frame in frames:
-                events = fold_frame(view, frame)
+        async with trio.open_nursery() as beside:
+            beside.start_soon(_suspend_with_ctrl_z, display)
+            async for frames in follow(FileLog(run_dir / "log"), ended=ended.is_set, sessions=sessions):
+                happened: list[tuple[int, Happening]] = []
+                for frame in frames:
+                    events = fold_frame(view, frame)
+                    if view.sessions > sessions:
+                        happened += [(frame.head.wall_ns, h) for h in happenings(view, events)]
                 if view.sessions > sessions:
-                    happened += [(frame.head.wall_ns, h) for h in happenings(view, events)]
-            if view.sessions > sessions:
-                display.show(happened, view, time.time_ns())
-            # A redraw costs more than what it shows: gather for a moment.
-            with trio.move_on_after(REFRESH_S):
-                await ended.wait()
+                    display.show(happened, view, time.time_ns())
+                # A redraw costs more than what it shows: gather for a moment.
+                with trio.move_on_after(REFRESH_S):
+                    await ended.wait()
+            beside.cancel_scope.cancel()
     finally:
         display.close(view, time.time_ns())
+
+
+async def _suspend_with_ctrl_z(display: Display) -> None:
+    """Ctrl-Z stops this process, and the display with it; the actors lead their own process groups and go on."""
+    if not stops_with_ctrl_z():
+        return
+    with trio.open_signal_receiver(signal.SIGTSTP) as signals:
+        async for _ in signals:
+            display.suspend()
+            stop_here()
