@@ -8,9 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from t1actors.config import TrainConfig
 from t1actors.engine.core import EngineCore, Job
+from t1actors.engine.interface import GenerateRequest
+from t1actors.events import VersionSpan
+from t1actors.tito.stitch import Turn, stitch_turns
+from t1actors.train.actor_step import actor_step
+from t1actors.train.batch import Batch
+from t1actors.train.networks import geometry_of
 from tests.engine.streams import Stream
 from tests.models.small import small_policy
+from tests.train.tiny_batches import policy_state
 
 POLICY = small_policy()
 
@@ -175,6 +183,61 @@ def test_no_cache_survives_new_weights(slot_taken_in_between):
     assert warm.result.sampled_ids == cold.result.sampled_ids
     assert warm.result.routing_RLK.tolist() == cold.result.routing_RLK.tolist()
     assert warm.result.versions[0].version == other.digest()
+
+
+def test_a_stream_resumed_under_new_weights_has_rows_and_tokens_of_both_each_with_its_version():
+    """Stopped after 3 tokens, resumed for 2 (fault R4). A turn's tokens keep their versions up to the trainer, which runs
+    each from its own weights."""
+    older, newer = small_policy(), small_policy(seed=5)
+    core = EngineCore(small_policy(), max_live_sequences=1, max_ids=200)
+    values = {"sequence": "s", "temperature": 1.0, "seed": 7, "stop_ids": ()}
+    first = finish(core, GenerateRequest(request_id="s/0", ids=(20,), max_new_tokens=3, **values)).result
+    core.load(newer.digest(), newer.weights())
+    ids = (20, *first.sampled_ids)
+    second = finish(core, GenerateRequest(request_id="s/1", ids=ids, max_new_tokens=2, known_rows=3, **values)).result
+    ids += second.sampled_ids
+    rows = {}
+    for policy in (older, newer):
+        with torch.no_grad():
+            rows[policy] = policy.forward_packed(torch.tensor(ids[:-1]), [5]).routing_NLK.numpy()
+    assert np.array_equal(first.routing_RLK, rows[older][:3])
+    assert np.array_equal(second.routing_RLK, rows[newer][3:])
+    assert not np.array_equal(rows[older][3:], rows[newer][3:]), "the versions must differ in what they choose"
+    assert [(s.version, s.start, s.end) for s in first.versions] == [(older.digest(), 0, 3)]
+    assert [(s.version, s.start, s.end) for s in second.versions] == [(newer.digest(), 0, 2)]
+
+    turn = Turn(
+        context_ids=(20,),
+        sampled_ids=ids[1:],
+        logprobs=[*first.logprobs, *second.logprobs],
+        routing_RLK=np.concatenate([first.routing_RLK, second.routing_RLK]),
+        versions=(*first.versions, VersionSpan(version=newer.digest(), start=3, end=5)),
+    )
+    geometry = geometry_of(older)
+    record = stitch_turns([turn], trial="s", index=0, task="", temperature=1.0, geometry=geometry).record
+    batch = Batch.of([(record, 1.0)], geometry)
+    assert [batch.versions[place] for place in batch.version_T] == [older.digest()] * 3 + [newer.digest()] * 2
+    behaviours = {older.digest(): older.weights()}
+    zero = np.zeros(5, dtype=np.float32)
+    step = actor_step(small_policy(), policy_state(newer), behaviours, batch, zero, TrainConfig(), seed=0, step=0)
+    behaviour_T, current_T = step.report.tokens[:, 0], step.report.tokens[:, 1]
+    assert np.array_equal(behaviour_T[:3], first.logprobs)
+    assert not np.any(behaviour_T[:3] == current_T[:3])
+    assert np.array_equal(behaviour_T[3:], current_T[3:])
+
+
+def test_expert_numbers_above_255_are_recorded_whole():
+    """In two bytes, when there are more than 256 experts; else in one."""
+    policy = small_policy(num_experts=300, num_hidden_layers=1, num_experts_per_tok=8)
+    stream = Stream(name="s", seed=1, turns=1)
+    drive([stream], policy=policy)
+    (routing,) = stream.routing
+    assert routing.dtype == np.uint16
+    assert routing.max() > 255
+    with torch.no_grad():
+        whole = policy.forward_packed(torch.tensor(stream.ids[:-1]), [len(stream.ids) - 1], routing).routing_NLK
+    assert routing.tolist() == whole.tolist()
+    assert ALONE[0].routing[0].dtype == np.uint8
 
 
 def rows_run(core, request, monkeypatch):

@@ -1,10 +1,15 @@
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from t1kernels.choice import default_kernels
 
+from t1actors.config import ConfigError, resolve
+from t1actors.engine.core import EngineCore, Job
+from t1actors.engine.interface import GenerateRequest
 from t1actors.engine.sampling import uniforms
+from tests.models.small import small_policy
 
 
 class Drawn:
@@ -77,3 +82,30 @@ def test_greedy_and_sampled_rows_share_a_batch():
     at_one = torch.log_softmax(logits_BV[0], dim=-1)
     at_two = torch.log_softmax(logits_BV[1] / 2, dim=-1)
     np.testing.assert_allclose(drawn.logprobs_B, [at_one[1], at_two[0]], rtol=1e-5)
+
+
+def test_every_word_can_be_drawn_and_the_trainer_normalises_over_the_same_ones():
+    """Three words at top-p 0.8 (fault T13): a cut distribution cannot be asked for, so q is that of the whole vocabulary and
+    the trainer's ratio to it is exactly 1."""
+    policy = small_policy(vocab_size=3)
+    core = EngineCore(policy, max_live_sequences=1, max_ids=200)
+    values = {"sequence": "s", "ids": (1,), "max_new_tokens": 150, "temperature": 1.0, "seed": 3, "stop_ids": ()}
+    job = Job(GenerateRequest(request_id="s/0", **values), 0.0)
+    core.submit(job)
+    while job.result is None:
+        core.step()
+    ids_N = torch.tensor([1, *job.result.sampled_ids])
+    with torch.no_grad():
+        hidden_NH = policy.forward_packed(ids_N[:-1], [len(ids_N) - 1], job.result.routing_RLK).hidden_NH
+        trainer_N, _ = policy.logprobs(hidden_NH, ids_N[1:], temperature=1.0)
+        falling_N3, words_N3 = torch.log_softmax(policy.logits(hidden_NH), -1).sort(-1, descending=True)
+    before_N3 = falling_N3.exp().cumsum(-1) - falling_N3.exp()
+    cut_N = ((before_N3 >= 0.8) & (words_N3 == ids_N[1:, None])).any(-1)
+    assert cut_N.any(), "a word that top-p 0.8 would cut must be among the drawn"
+    ratio_N = (trainer_N - torch.from_numpy(job.result.logprobs)).exp()
+    assert torch.equal(ratio_N, torch.ones(150))
+
+    with pytest.raises(ConfigError, match=r"unknown key rollout\.top_p"):
+        resolve(sets=["rollout.top_p=0.8"])
+    with pytest.raises(TypeError, match="top_p"):
+        GenerateRequest(request_id="s/1", top_p=0.8, **values)

@@ -55,21 +55,35 @@ def test_replay_equals_the_oracle_in_every_bit_of_log_probs_and_gradients(normal
             assert gradient.abs().max() > 0, "the router must learn through the replay"
 
 
-def test_the_oracle_answers_hugging_faces_own_forward_too(monkeypatch):
-    policy = small_policy()
-    recorded_NLK = random_routing(policy, LENGTHS[0])
-    ids_N = random_ids(LENGTHS[0])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_the_oracle_answers_hugging_faces_own_forward_too(normalise, monkeypatch):
+    """Its logits and all its gradients, by torch's autograd, with ``torch.topk`` answered inside its routers."""
+    policy = small_policy(norm_topk_prob=normalise, mlp_only_layers=[1])
+    ids_N, recorded_NLK = random_ids(ROWS), random_routing(policy, ROWS)
     with torch.no_grad():
-        replayed = policy.logits(policy.forward_packed(ids_N, LENGTHS[:1], recorded_NLK).hidden_NH)
-        layers = iter(recorded_NLK.unbind(1))
+        live_NLK = policy.forward_packed(ids_N, LENGTHS).routing_NLK
+        replayed_NV = policy.logits(policy.forward_packed(ids_N, LENGTHS, recorded_NLK).hidden_NH)
+    assert (live_NLK != recorded_NLK).any(-1).double().mean() >= 0.1, "the record must differ from the live choice"
+    upstream_N = torch.randn(ROWS, generator=torch.Generator().manual_seed(1)) / 64
+    _, found = packed_gradients(policy, ids_N, LENGTHS, recorded_NLK, upstream_R=upstream_N)
 
-        def topk(values, k, dim=-1):
-            indices = next(layers)
-            assert (indices.shape[-1], dim) == (k, -1)
-            return values.gather(-1, indices), indices
+    answers = iter([rows for sequence in recorded_NLK.split(LENGTHS) for rows in sequence.unbind(1)])
 
-        monkeypatch.setattr(torch, "topk", topk)
-        torch.testing.assert_close(replayed, policy.hf(ids_N[None]).logits[0], rtol=1e-5, atol=1e-5)
+    def topk(values, k, dim=-1):
+        indices = next(answers)
+        assert (indices.shape[-1], dim) == (k, -1)
+        return values.gather(-1, indices), indices
+
+    policy.hf.requires_grad_(True)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "topk", topk)
+        logits_NV = torch.cat([policy.hf(ids[None]).logits[0] for ids in ids_N.split(LENGTHS)])
+    assert next(answers, None) is None, "every router was answered"
+    torch.testing.assert_close(replayed_NV, logits_NV.detach(), rtol=1e-5, atol=3e-5)
+    wanted_N = (logits_NV / 0.9).log_softmax(-1).gather(-1, ids_N[:, None])[:, 0]
+    torch.autograd.backward(wanted_N, upstream_N)
+    for name, parameter in policy.parameters().items():
+        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_replaying_a_models_own_choice_changes_no_bit():
@@ -89,6 +103,7 @@ def test_the_order_in_which_a_record_names_a_rows_experts_changes_no_bit():
 
 
 def test_another_models_forward_is_untouched_by_a_replay():
+    """Two models in a process, one of them replayed (fault R5): nothing is registered anywhere."""
     policy, other = small_policy(seed=0), small_policy(seed=1)
     ids_N = random_ids(ROWS)
     before = packed_gradients(other, ids_N, LENGTHS)
@@ -96,7 +111,22 @@ def test_another_models_forward_is_untouched_by_a_replay():
     assert_equal(packed_gradients(other, ids_N, LENGTHS), before)
 
 
+def test_a_column_of_a_record_is_that_of_the_layer_of_its_name():
+    """Also where the first layer is dense, and another between (fault R7)."""
+    policy = small_policy(num_hidden_layers=5, mlp_only_layers=[0, 3])
+    names = ("layers.1.mlp", "layers.2.mlp", "layers.4.mlp")
+    assert policy.trunk.routed_layers == tuple(f"{name}.gate" for name in names)
+    pairs = torch.tensor([[0, 1], [2, 3], [4, 5]])  # the experts of each column, in every row
+    _, gradients = packed_gradients(policy, random_ids(ROWS), LENGTHS, pairs.expand(ROWS, 3, 2))
+    for name, pair in zip(names, pairs.tolist(), strict=True):
+        moved = gradients[f"model.{name}.experts.down_proj"].flatten(1).abs().amax(-1) > 0
+        assert moved.nonzero()[:, 0].tolist() == pair, name
+    assert not any(f"layers.{dense}.mlp.experts" in name for name in gradients for dense in (0, 3))
+
+
 def test_micro_batches_under_recomputation_keep_their_own_rows_and_bits():
+    """Rows are keyed by micro-batch and layer, whenever a layer runs again (fault R6): there is no queue to be out of step
+    with."""
     policy = small_policy(mlp_only_layers=[1])
     slabs = [(3, LENGTHS), (4, [70, 1, 13]), (5, [5])]
     batches = [(random_ids(sum(n), seed=s), n, random_routing(policy, sum(n), seed=s)) for s, n in slabs]

@@ -1,11 +1,15 @@
+"""The router record where it enters a network, and the experts that rows without a loss load."""
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from t1actors.models.policy import Policy
 from t1actors.models.routing import RoutingError, check_routing, routing_dtype
-from tests.models.small import random_ids, random_routing, small_policy
+from tests.kernels.implementations import implementation
+from tests.models.small import packed_gradients, random_ids, random_routing, small_policy
 
 FOUR_ROWS = {"rows": 4, "layers": 2, "experts": 6, "experts_per_token": 2}
 
@@ -67,3 +71,24 @@ def test_a_forward_refuses_a_record_with_a_row_too_few():
     policy = small_policy()
     with pytest.raises(RoutingError, match="every predicting position"):
         policy.forward_packed(random_ids(5), [5], random_routing(policy, 4))
+
+
+@pytest.mark.parametrize("kernels", ["native", "padded"])
+def test_rows_without_a_loss_change_no_gradient_and_what_kernels_pad_loads_no_expert(kernels):
+    """One real row, alone and beside seven that fill a slab up (fault R2): the same bits of its log-prob and of every
+    gradient, and nothing for an expert that no real row chose, expert 0 among them."""
+    policy = Policy(small_policy().hf, implementation(kernels))
+    ids_N = random_ids(8)
+    chosen, others = torch.tensor([3, 5]), torch.tensor([0, 1])
+    routing_NLK = torch.stack([chosen, *[others] * 7])[:, None].expand(8, policy.shape.routed_layers, 2)
+    offset_E = policy.kernels.dispatch(routing_NLK[:1, 0].contiguous(), 6).offset
+    assert offset_E.diff().tolist() == [0, 0, 0, 1, 0, 1]
+
+    upstream_N = torch.tensor([0.125] + [0.0] * 7)
+    alone, gradients = packed_gradients(policy, ids_N[:1], [1], routing_NLK[:1], upstream_R=upstream_N[:1])
+    filled, filled_gradients = packed_gradients(policy, ids_N, [1, 7], routing_NLK, upstream_R=upstream_N)
+    assert torch.equal(filled[:1], alone)
+    for name, gradient in gradients.items():
+        assert torch.equal(filled_gradients[name], gradient), name
+        if ".experts." in name:
+            assert (gradient.flatten(1).abs().amax(-1) > 0).nonzero()[:, 0].tolist() == chosen.tolist(), name

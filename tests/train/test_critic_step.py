@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from t1actors.models.trunk import Forwarded
+from t1actors.models.value import ValueModel
 from t1actors.train.batch import Batch
 from t1actors.train.critic_step import critic_step, estimate_values
 from t1actors.train.errors import NonFiniteError
 from t1actors.train.networks import geometry_of, load_masters
+from t1actors.train.packing import pack
 from t1actors.train.returns import explained_variance
 from tests.train.tiny_batches import TRAIN, batch_of, critic_state, tiny_policy, with_critic
 
@@ -83,6 +86,25 @@ def test_a_step_depends_on_its_arguments_and_not_on_what_the_network_held():
 def test_the_first_loss_of_a_fresh_critic_is_the_scaled_mean_square_of_the_returns():
     config = with_critic(epochs=1, minibatches=1)
     assert step(config=config).report.losses[0] == pytest.approx(25 * float((RETURNS**2).mean()), rel=1e-6)
+
+
+def test_wild_values_where_nothing_was_sampled_change_neither_the_values_nor_the_value_loss(monkeypatch):
+    """1e6 in the hidden states, so in the values, of every row that predicts context (fault C2)."""
+    state, config = some_state(), with_critic(replace(TRAIN, micro_batch_ids=10_000), epochs=1, minibatches=1)
+    wanted = estimate_values(CRITIC, state, BATCH, config), step(state, config=config).report.losses
+    forward = ValueModel.forward_packed
+    sampled_n = pack(BATCH, range(len(BATCH.trials))).rows_n
+
+    def poisoned(self, *given, rows_R=None, **named):
+        hidden_NH = forward(self, *given, **named).hidden_NH
+        context_N = torch.ones(len(hidden_NH), dtype=torch.bool).index_fill(0, sampled_n, False)
+        hidden_NH = hidden_NH.masked_fill(context_N[:, None], 1e6)
+        return Forwarded(hidden_NH if rows_R is None else hidden_NH[rows_R], torch.empty(0))
+
+    monkeypatch.setattr(ValueModel, "forward_packed", poisoned)
+    found = estimate_values(CRITIC, state, BATCH, config), step(state, config=config).report.losses
+    assert np.array_equal(found[0].values_T, wanted[0].values_T)
+    assert found[1] == wanted[1]
 
 
 def test_the_loss_scale_multiplies_the_value_loss_and_its_gradient():
