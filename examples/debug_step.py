@@ -1,11 +1,14 @@
-"""Why did step N diverge? Runs the step again, stops in the actor's loss, and says which tokens and trials did it.
+"""Why did step N diverge? Runs the step again, stops in the actor's or the critic's loss, and says which tokens and trials
+did it.
 
     python examples/debug_step.py RUN STEP                    # the tables
     python examples/debug_step.py RUN STEP --update 2 --pdb   # break there: `view` is the update, `up` the actor's loss
+    python examples/debug_step.py RUN STEP --critic --pdb     # the same in the critic's loss
     python examples/debug_step.py RUN STEP --without s12.t3   # what if that trial had not been in the batch
 
 A script of cells (`# %%`): Jupyter, VS Code and Spyder run them one by one. Reads the run, never writes to it; works on a
-step whose gradient was not finite too. Per token d = log pi - log pi_b, the log of the ratio that the loss clips.
+step whose gradient was not finite too. Per token d = log pi - log pi_b, the log of the ratio that the loss clips; V is the
+critic's value, R the return it is drawn towards.
 """
 
 from __future__ import annotations
@@ -22,13 +25,14 @@ from t1actors.models.folder import model_folder
 from t1actors.models.tokenizer import Tokenizer
 from t1actors.replay.inputs import ReplayImpossible
 from t1actors.replay.run import Replayer
-from t1actors.train.inspection import ActorUpdateView
+from t1actors.train.inspection import ActorUpdateView, CriticUpdateView
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("run", type=Path, help="the directory of a run")
 parser.add_argument("step", type=int)
 parser.add_argument("--update", type=int, default=0, help="show this update; else the one with the largest |d|")
 parser.add_argument("--pdb", action="store_true", help="stop at that update (without --update: at the first)")
+parser.add_argument("--critic", action="store_true", help="--pdb stops at the critic's update, not at the actor's")
 parser.add_argument(
     "--without", default="", metavar="TRIAL", help="else the trial that moves the loss most is left out"
 )
@@ -37,19 +41,27 @@ options = parser.parse_args()
 
 
 # %% How to look
-def look(replayer: Replayer, step: int, *, stop: bool = False, without: str = "") -> tuple[list[ActorUpdateView], str]:
-    """Every update of the step's actor, as it was before the optimizer; and what the replay found."""
-    views: list[ActorUpdateView] = []
+def look(
+    replayer: Replayer, step: int, *, stop: bool = False, without: str = ""
+) -> tuple[list[ActorUpdateView], list[CriticUpdateView], str]:
+    """Every update of the step's actor and critic, as it was before the optimizer; and what the replay found."""
+    actor: list[ActorUpdateView] = []
+    critic: list[CriticUpdateView] = []
 
     def inspect(view: ActorUpdateView) -> None:
-        views.append(view)
-        if stop and view.update == (options.update or 1):
+        actor.append(view)
+        if stop and not options.critic and view.update == (options.update or 1):
             breakpoint()  # `view` is here; `up` goes to the actor's loss
 
+    def inspect_critic(view: CriticUpdateView) -> None:
+        critic.append(view)
+        if stop and options.critic and view.update == (options.update or 1):
+            breakpoint()  # `view` is here; `up` goes to the critic's loss
+
     edit = (lambda batch: batch.without(without)) if without else None
-    report = replayer.step(step, inspect=inspect, edit=edit)
+    report = replayer.step(step, inspect=inspect, inspect_critic=inspect_critic, edit=edit)
     said = report.impossible or ("bit-exact" if report.first is None else report.first.text())
-    return views, said
+    return actor, critic, said
 
 
 def table(head: str, rows: Sequence[Sequence[object]]) -> None:
@@ -71,7 +83,17 @@ def summary(view: ActorUpdateView) -> list[object]:
     ]  # fmt: skip
 
 
+def critic_summary(view: CriticUpdateView) -> list[object]:
+    """One line of the table of the critic's updates."""
+    error_n = np.abs(view.error_n)
+    return [
+        view.step, view.update, len(view.places), len(view.tokens_n), float(view.loss_n.mean()), float(error_n.mean()),
+        float(error_n.max()), float(view.clipped_n.mean()), view.gradient_norm,
+    ]  # fmt: skip
+
+
 UPDATES = "step update trials tokens loss max|d| KL clipped max|engine| max|A| |gradient|"
+CRITIC_UPDATES = "step update trials tokens loss mean|V-R| max|V-R| clipped |gradient|"
 
 
 def text_of(view: ActorUpdateView, n: int, tokenizer: Tokenizer) -> str:
@@ -95,8 +117,23 @@ try:
     batch = replayer.batch(options.step)
 except ReplayImpossible as error:
     raise SystemExit(f"debug_step: {error}") from error
-views, said = look(replayer, options.step, stop=options.pdb)
+views, critic_views, said = look(replayer, options.step, stop=options.pdb)
 print(f"step {options.step} ({replayer.inputs.step(options.step).opened.purpose}): {said}")
+
+# %% The critic: its updates, and the tokens that it is most wrong about
+if critic_views:
+    print("\nupdates of the critic; V - R is the error of its values")
+    table(CRITIC_UPDATES, [critic_summary(view) for view in critic_views])
+    first = critic_views[0]
+    rows: list[list[object]] = []
+    for n in map(int, np.argsort(-np.nan_to_num(np.abs(first.error_n), nan=np.inf), kind="stable")[: options.worst]):
+        place = first.place(n)
+        rows.append([
+            place.trial.trial, place.turn, place.position, float(first.value_n[n]), float(first.return_n[n]),
+            place.trial.reward,
+        ])  # fmt: skip
+    print(f"\nthe {len(rows)} tokens of its first update with the largest |V - R|")
+    table("trial turn position V R reward", rows)
 if not views:
     raise SystemExit(
         "debug_step: no update of the actor was run (an evaluation, or a step that trains the critic alone)"
@@ -116,7 +153,7 @@ print(f"\nbelow: update {view.update} of {len(views)}; clip {config.clip:g}, gra
 log_ratio_n = view.log_ratio_n
 worst = np.argsort(-np.nan_to_num(np.abs(log_ratio_n), nan=np.inf), kind="stable")[: options.worst]
 print(f"\nthe {len(worst)} tokens with the largest |d|: p_b and p are the probabilities then and now")
-rows: list[list[object]] = []
+rows = []
 for n in map(int, worst):
     place = view.place(n)
     rows.append([

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from t1actors.cli.errors import FAILED, INTERRUPTED
+from t1actors.cli.reporting import announce_report, report_with_progress
 from t1actors.observe.figures import Figures, figures
 from t1actors.observe.follow import read_run
 from t1actors.observe.quantities import duration, figure, percent
@@ -22,7 +23,11 @@ def conclude(run_dir: Path, result: RunResult, *, quiet: bool) -> int:
     from t1actors.observe.report import write_report
 
     try:
-        found = write_report(run_dir)
+        if quiet:
+            found = write_report(run_dir)
+        else:
+            announce_report(run_dir)
+            found = report_with_progress(run_dir)
     except OSError as error:
         # A full disk ends runs too: that must not hide why this one ended, nor how to go on.
         print(f"t1: no report ({error.strerror}); `t1 report {run_dir}` makes it later", file=sys.stderr)

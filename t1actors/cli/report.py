@@ -9,9 +9,8 @@ import msgspec
 from cyclopts import Parameter
 
 from t1actors.cli.errors import WrongUsage
-from t1actors.cli.progress import Progress
+from t1actors.cli.reporting import report_with_progress
 from t1actors.observe.figures import Figures
-from t1actors.observe.follow import read_run
 from t1actors.observe.quantities import duration, figure, percent
 
 RunDirectory = Annotated[Path, Parameter(help="A run's directory, such as runs/latest.")]
@@ -28,14 +27,12 @@ def report(
 
     Example: `t1 report runs/latest`
     """
-    from t1actors.observe.report import NoSuchStep, write_report
+    from t1actors.observe.report import NoSuchStep
     from t1actors.observe.warning_signs import warning_signs
     from t1actors.observe.words import what_happened
 
-    with Progress("events") as progress:
-        view = read_run(run, progress)
     try:
-        found = write_report(run, view, step=step)
+        found = report_with_progress(run, step=step)
     except NoSuchStep as error:
         raise WrongUsage(str(error)) from error
     print(what_happened(found))

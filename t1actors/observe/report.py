@@ -5,7 +5,7 @@ Guarantees: nothing but the log goes into it, so it can be made again at any tim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,15 +21,22 @@ from t1actors.observe.warning_signs import warning_signs
 from t1actors.observe.words import what_happened
 
 
-def write_report(run_dir: Path, view: RunView | None = None, *, step: int | None = None) -> Figures:
+def write_report(
+    run_dir: Path,
+    view: RunView | None = None,
+    *,
+    step: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Figures:
     """Write the report of the run in ``run_dir`` (of ``view``, when it was folded already) and return its figures.
-    ``step`` is the one whose pipeline is drawn, a typical one by default. Raises ``NoSuchStep``, ``follow.NoRun`` and the
-    log's errors."""
+    ``step`` is the one whose pipeline is drawn, a typical one by default; ``progress`` hears of pictures: done, total.
+    Raises ``NoSuchStep``, ``follow.NoRun`` and the log's errors."""
     log = open_run(run_dir)
     view = view if view is not None else read_run(run_dir)
     chosen = _chosen(view, step)
     found = figures(view)
-    pictures = draw_all(found, read_lanes(log, view, chosen) if chosen is not None else None, run_dir / "plots")
+    lanes = read_lanes(log, view, chosen) if chosen is not None else None
+    pictures = draw_all(found, lanes, run_dir / "plots", progress)
     (run_dir / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
     (run_dir / "report.md").write_text(markdown(found, pictures, run_dir), encoding="utf-8")
     return found

@@ -27,7 +27,7 @@ from t1actors.train.actor_step import ActorResult, actor_step
 from t1actors.train.batch import Batch
 from t1actors.train.critic_step import CriticResult, Values, critic_step, estimate_values
 from t1actors.train.errors import TrainError
-from t1actors.train.inspection import Inspect
+from t1actors.train.inspection import Inspect, InspectCritic
 from t1actors.train.networks import geometry_of, policy_for, version_of
 from t1actors.train.state import (
     Tensors,
@@ -139,10 +139,11 @@ class Chain:
         edit: Edit | None = None,
         train: TrainConfig | None = None,
         inspect: Inspect | None = None,
+        inspect_critic: InspectCritic | None = None,
     ) -> StepRun:
         """Run one step again from what is at hand. An edited one leaves nothing behind for later steps.
 
-        Raises ``ReplayImpossible``, and what ``inspect`` raises.
+        Raises ``ReplayImpossible``, and what ``inspect`` and ``inspect_critic`` raise.
         """
         step = planned.step
         policy, critic = self._network_pair()
@@ -154,7 +155,16 @@ class Chain:
             values = estimate_values(critic, critic_state, batch, config)
             critic_result = actor_result = None
             if planned.critic:
-                critic_result = critic_step(critic, critic_state, batch, values.values_T, config, seed=seed, step=step)
+                critic_result = critic_step(
+                    critic,
+                    critic_state,
+                    batch,
+                    values.values_T,
+                    config,
+                    seed=seed,
+                    step=step,
+                    inspect=inspect_critic,
+                )
             if planned.actor:
                 actor_state = self._actor_state(step)
                 own = version_of(policy, actor_state)

@@ -3,7 +3,7 @@
     report = replay(Path("runs/demo"), 7)            # report.text(), report.exit_status
     replayer = Replayer.open(Path("runs/demo"))       # many steps: what one computed serves the next
     replayer.step(7, edit=lambda batch: ...)         # what if: another batch, another configuration
-    replayer.step(7, inspect=print)                   # every update of the actor, before it is made
+    replayer.step(7, inspect=print)                   # every update of the actor, before it is made (inspect_critic: critic)
 
 Guarantees: deterministic; reads the run, never writes to it; uses recorded weights, states, trajectories, rewards and
 configuration as inputs and recorded results only to compare with; a step whose ground differs already is reported at the
@@ -32,7 +32,7 @@ from t1actors.replay.inputs import ReplayImpossible, RunInputs, read_inputs
 from t1actors.replay.report import Difference, EnvironmentChange, Level, OperationsHere, ReplayReport
 from t1actors.tito.record import digest as record_digest
 from t1actors.train.batch import Batch, batch_digest
-from t1actors.train.inspection import Inspect
+from t1actors.train.inspection import Inspect, InspectCritic
 
 
 class Replayer:
@@ -67,6 +67,7 @@ class Replayer:
         edit: Edit | None = None,
         train: TrainConfig | None = None,
         inspect: Inspect | None = None,
+        inspect_critic: InspectCritic | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> ReplayReport:
         """Replay one step. Never raises for what is wrong with the run: the report says it.
@@ -77,6 +78,7 @@ class Replayer:
             train: as ``edit``, with another configuration.
             inspect: called with each update of the step's actor before it is made (``train.inspection``); changes no bit,
                 and what it raises is raised here.
+            inspect_critic: as ``inspect``, with each update of the step's critic, which come before the actor's.
             progress: hears of the steps that must be run again for it: done, total.
         """
         purpose = self.inputs.steps[number].opened.purpose if number in self.inputs.steps else ""
@@ -84,7 +86,7 @@ class Replayer:
             if purpose == "evaluate":
                 return self._evaluation(number)
             with using(self._kernels):
-                return self._training(number, edit, train, inspect, progress)
+                return self._training(number, edit, train, inspect, inspect_critic, progress)
         except ReplayImpossible as error:
             return ReplayReport(number, purpose, impossible=str(error))
 
@@ -111,6 +113,7 @@ class Replayer:
         edit: Edit | None,
         train: TrainConfig | None,
         inspect: Inspect | None,
+        inspect_critic: InspectCritic | None,
         progress: Callable[[int, int], None] | None,
     ) -> ReplayReport:
         recorded = self.inputs.step(number)
@@ -126,7 +129,7 @@ class Replayer:
                 progress(done, len(plan))
             target = planned.step == number
             run = (
-                self._chain.run(planned, edit=edit, train=train, inspect=inspect)
+                self._chain.run(planned, edit=edit, train=train, inspect=inspect, inspect_critic=inspect_critic)
                 if target
                 else self._chain.run(planned)
             )

@@ -30,8 +30,10 @@ from t1actors.train.digests import (
     trial_digests,
 )
 from t1actors.train.exactness import exact
+from t1actors.train.inspection import CriticUpdateView, InspectCritic
 from t1actors.train.losses import value_loss
 from t1actors.train.networks import load_masters, version_of, working_weights
+from t1actors.train.optimizer import global_norm
 from t1actors.train.packing import MicroBatch, pack
 from t1actors.train.ranks import ALONE, Ranks, divided
 from t1actors.train.returns import batch_credit, explained_variance
@@ -104,15 +106,17 @@ def critic_step(
     *,
     seed: int,
     step: int,
+    inspect: InspectCritic | None = None,
     ranks: Ranks = ALONE,
 ) -> CriticResult:
-    """The critic after ``epochs`` x ``minibatches`` updates, the same on all ranks. Raises ``NonFiniteError``,
-    ``RanksError``."""
+    """The critic after ``epochs`` x ``minibatches`` updates, the same on all ranks. ``inspect`` is called with every update
+    before it is made; it decides nothing (``train.inspection``). Raises ``NonFiniteError``, ``RanksError``."""
     critic = config.critic
     _, returns_T = batch_credit(batch.chunk_rewards, batch.chunk_sampled, values_T, gamma=config.gamma, lam=config.lam)
     returns = torch.from_numpy(returns_T.astype(np.float32))
     old = torch.from_numpy(values_T)
     losses = UpdateLosses(batch)
+    trained_T = np.zeros(batch.sampled, dtype=np.float32)
     applied: list[Applied] = []
     with exact():
         before = version_of(network, state)
@@ -126,9 +130,29 @@ def critic_step(
                     tokens_n = torch.from_numpy(micro.tokens_n)
                     loss_n = value_loss(value_n, old[tokens_n], returns[tokens_n], value_clip=critic.value_clip)
                     losses.record(micro.tokens_n, loss_n * critic.loss_scale)
+                    trained_T[micro.tokens_n] = value_n.detach().numpy()
                     trainer.backward(loss_n)
                 ranks.merge(trainer.sums)
-                ranks.share([losses.loss_T], [micro.tokens_n for micro in mine], batch.tokens_of(places))
+                ranks.share([losses.loss_T, trained_T], [micro.tokens_n for micro in mine], batch.tokens_of(places))
+                if inspect is not None:
+                    tokens_n, gradients = batch.tokens_of(places), trainer.gradients(checked=False)
+                    inspect(
+                        CriticUpdateView(
+                            step=step,
+                            update=len(applied) + 1,
+                            epoch=epoch,
+                            batch=batch,
+                            places=places,
+                            tokens_n=tokens_n,
+                            value_n=trained_T[tokens_n],
+                            old_value_n=values_T[tokens_n],
+                            return_n=returns_T[tokens_n].astype(np.float32),
+                            value_clip=critic.value_clip,
+                            loss_n=losses.of(tokens_n),
+                            gradients=gradients,
+                            gradient_norm=global_norm(gradients.values()),
+                        )
+                    )
                 losses.finish()
                 applied.append(trainer.apply())
         after = trainer.state()

@@ -1,13 +1,14 @@
 """The command line: what it prints, where it refuses, and with which exit status."""
 
 import json
+import re
 import subprocess
 import sys
 
 import msgspec
 import pytest
 
-from t1actors.cli import checks_place, run
+from t1actors.cli import checks_place, reporting, run
 from t1actors.cli.checks import Check
 from t1actors.cli.main import app, main
 from t1actors.cli.tasks import parse_levels
@@ -189,9 +190,12 @@ def test_report_and_runs_say_what_a_run_came_to(recorded, capsys):
 # --- t1 run -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_shown_ends_with_its_report_and_says_where_everything_is(toy_run, capsys):
+def test_a_run_is_shown_ends_with_its_report_and_says_where_everything_is(toy_run, monkeypatch, capsys):
+    monkeypatch.setattr(reporting, "LONG_EVENTS", 1)
     assert main(["run", "--preset", "smoke", "--dir", str(toy_run), "--display", "plain"]) == 0
-    said = capsys.readouterr().out
+    told = capsys.readouterr()
+    assert re.fullmatch(r"writing the report: reading \d+ events\n", told.err)
+    said = told.out
     assert "run toy started" in said
     assert "run stopped: finished" in said
     assert f"report   {toy_run / 'report.md'}" in said

@@ -159,6 +159,7 @@ try:
         time.sleep(SECONDS)
 finally:
     display.close(view, view.last_ns)
+    display.end()
 """
 
 

@@ -37,6 +37,9 @@ def check_debugged(lines: list[str], step: str) -> None:
     gaps = [abs(float(row[3])) for row in worst]
     assert gaps == sorted(gaps, reverse=True)
     assert all(row[0].startswith(f"s{step}.t") and "[" in " ".join(row) for row in worst)
+    at = lines.index("the 10 tokens of its first update with the largest |V - R|")
+    errors = [abs(float(line.split()[3]) - float(line.split()[4])) for line in lines[at + 2 : at + 12]]
+    assert errors == sorted(errors, reverse=True)
     assert any("model.embed_tokens.weight" in line for line in lines)
     assert any(line.startswith(f"the step without s{step}.t") for line in lines)
 

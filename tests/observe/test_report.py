@@ -23,7 +23,9 @@ def run_in(directory, make=whole_run):
 def reported(tmp_path_factory):
     """A whole run with its report."""
     directory = run_in(tmp_path_factory.mktemp("run"))
-    write_report(directory)
+    heard = []
+    write_report(directory, progress=lambda done, total: heard.append((done, total)))
+    assert heard == [(done, 9) for done in range(10)]
     return directory
 
 

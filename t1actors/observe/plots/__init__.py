@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from t1actors.observe.figures import Figures
@@ -26,17 +27,23 @@ PICTURES: tuple[tuple[str, Callable[[Figures], Drawn | None]], ...] = (
 """File name and function, in the order in which a report shows them."""
 
 
-def draw_all(f: Figures, lanes: Lanes | None, folder: Path) -> list[Picture]:
-    """Write every picture that the run has data for into ``folder``, and remove those of an earlier report."""
+def draw_all(
+    f: Figures, lanes: Lanes | None, folder: Path, progress: Callable[[int, int], None] = lambda done, total: None
+) -> list[Picture]:
+    """Write every picture that the run has data for into ``folder``, and remove those of an earlier report. ``progress``
+    hears of pictures: done, total."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = [(name, draw(f)) for name, draw in PICTURES]
-    drawn.append(("pipeline", draw_pipeline(lanes) if lanes is not None else None))
+    drawers: dict[str, Callable[[], Drawn | None]] = {name: partial(draw, f) for name, draw in PICTURES}
+    drawers["pipeline"] = lambda: draw_pipeline(lanes) if lanes is not None else None
     pictures: list[Picture] = []
-    for name, picture in drawn:
+    for done, (name, draw) in enumerate(drawers.items()):
+        progress(done, len(drawers))
+        picture = draw()
         path = folder / f"{name}.png"
         if picture is None:
             path.unlink(missing_ok=True)
             continue
         save(picture.figure, path)
         pictures.append(Picture(picture.title, picture.how_to_read, path))
+    progress(len(drawers), len(drawers))
     return pictures
