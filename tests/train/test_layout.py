@@ -3,6 +3,7 @@ processes."""
 
 from __future__ import annotations
 
+import functools
 import random
 from dataclasses import replace
 
@@ -14,11 +15,12 @@ from t1actors.config import TrainConfig
 from t1actors.tito.record import TokenSpan, TrajectoryRecord, chunk_of
 from t1actors.train import actor_step as actor_module
 from t1actors.train import critic_step as critic_module
-from t1actors.train.actor_step import ActorReport, actor_step
+from t1actors.train.actor_step import ActorResult, actor_step
 from t1actors.train.batch import Batch
-from t1actors.train.critic_step import CriticReport, critic_step
+from t1actors.train.critic_step import CriticResult, critic_step
 from t1actors.train.networks import geometry_of
-from tests.train.tiny_batches import TRAIN, VOCABULARY, critic_state, policy_state, tiny_policy
+from t1actors.train.state import Tensors, TrainerState
+from tests.train.tiny_batches import TRAIN, VOCABULARY, critic_state, policy_state, tiny_policy, with_actor, with_critic
 
 LENGTHS = [2, 40, 66, 130, 9, 70, 33, 64]
 """Ids of each trial: one of a single sampled token after one id, some longer than a grain of 64 rows."""
@@ -51,58 +53,100 @@ BATCH = Batch.of([(trial(i, n), (i % 3) / 2) for i, n in enumerate(LENGTHS)], ge
 VALUES = np.linspace(-1, 1, BATCH.sampled).astype(np.float32)
 
 
-def actor(config: TrainConfig = TRAIN, dtype: str = "float32") -> ActorReport:
-    network = tiny_policy(dtype=DTYPES[dtype])
-    state = policy_state(POLICY)
+ONE_MINIBATCH = with_actor(with_critic(epochs=1, minibatches=1), epochs=2, minibatches=1)
+
+
+def actor(config: TrainConfig = TRAIN, dtype: str = "float32") -> ActorResult:
+    # in bfloat16 the state's own version is another than the one that sampled, whose log-probs are then taken apart
     behaviours = {VERSION: POLICY.weights()} if dtype == "bfloat16" else {}
-    return actor_step(network, state, behaviours, BATCH, VALUES, config, seed=0, step=0).report
+    network = tiny_policy(dtype=DTYPES[dtype])
+    return actor_step(network, policy_state(POLICY), behaviours, BATCH, VALUES, config, seed=0, step=0)
 
 
-def critic(config: TrainConfig = TRAIN) -> CriticReport:
-    network, state = critic_state(POLICY)
-    return critic_step(network, state, BATCH, VALUES, config, seed=0, step=0).report
+def critic(config: TrainConfig = TRAIN, dtype: str = "float32") -> CriticResult:
+    network, state = critic_state(tiny_policy(dtype=DTYPES[dtype]))
+    return critic_step(network, state, BATCH, VALUES, config, seed=0, step=0)
 
 
-def one_by_one(batch, places, limit_ids):
-    return [(place,) for place in places]
+def assert_same_bytes(found: TrainerState, wanted: TrainerState) -> None:
+    """Parameters and both moments."""
+    for mine, theirs in zip(tensors(found), tensors(wanted), strict=True):
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            assert torch.equal(mine[name].view(torch.int32), theirs[name].view(torch.int32)), name
 
 
-def in_pairs(batch, places, limit_ids):
-    return [tuple(places[i : i + 2]) for i in range(0, len(places), 2)]
+def tensors(state: TrainerState) -> tuple[Tensors, Tensors, Tensors]:
+    return state.weights, state.first, state.second
 
 
-def shuffled(batch, places, limit_ids):
-    order = list(places)
-    random.Random(5).shuffle(order)
-    return [tuple(order[i : i + 3]) for i in range(0, len(order), 3)]
+def cut_into(size: int, *, shuffled: bool = False):
+    """Micro-batches of ``size`` trials."""
+
+    def parts(batch, places, limit_ids):
+        order = list(places)
+        if shuffled:
+            random.Random(5).shuffle(order)
+            assert order != list(places)
+        return [tuple(order[i : i + size]) for i in range(0, len(order), size)]
+
+    return parts
 
 
-@pytest.mark.parametrize("packing", [one_by_one, in_pairs, shuffled])
-def test_no_packing_changes_a_bit_of_either_step(packing, monkeypatch):
-    wanted_actor, wanted_critic = actor(), critic()
-    for module in (actor_module, critic_module):
-        monkeypatch.setattr(module, "micro_batches", packing)
-    assert actor().weights_after == wanted_actor.weights_after
-    found = actor()
-    assert replace(found, tokens=wanted_actor.tokens) == wanted_actor
-    assert np.array_equal(found.tokens, wanted_actor.tokens)
-    assert critic() == wanted_critic
+PACKINGS = {
+    "one by one": cut_into(1),
+    "in pairs": cut_into(2),
+    "all eight": cut_into(8),
+    "shuffled in threes": cut_into(3, shuffled=True),
+    "shuffled, all eight": cut_into(8, shuffled=True),
+}
 
 
+def test_the_batch_holds_what_layouts_differ_over():
+    """An expert without rows, a sequence of one row, and some longer than a grain."""
+    chunks = [chunk for trial in BATCH.trials for chunk in trial.chunks]
+    assert len(chunks) == 8
+    assert {expert for chunk in chunks for expert in np.unique(chunk.routing_RLK)} == {0, 1, 2}
+    assert POLICY.shape.experts == 4
+    rows = [len(chunk.routing_RLK) for chunk in chunks]
+    assert min(rows) == 1
+    assert sum(n > 64 for n in rows) >= 3
+
+
+@functools.cache
+def wanted(dtype: str) -> tuple[ActorResult, CriticResult]:
+    """Of the micro-batches that the configuration makes."""
+    return actor(ONE_MINIBATCH, dtype), critic(ONE_MINIBATCH, dtype)
+
+
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("packing", list(PACKINGS))
 @pytest.mark.parametrize("dtype", list(DTYPES))
-def test_neither_micro_batches_nor_recomputation_change_a_bit(dtype):
-    wanted = actor(dtype=dtype)
-    for config in (
-        replace(TRAIN, micro_batch_ids=1),
-        replace(TRAIN, micro_batch_ids=10_000),
-        replace(TRAIN, recompute_layers=True),
-    ):
-        found = actor(config, dtype)
-        assert found.weights_after == wanted.weights_after
-        assert found.optimizer_after == wanted.optimizer_after
-        assert found.gradient_digest == wanted.gradient_digest
-        assert found.old_logprobs_digest == wanted.old_logprobs_digest
-    assert wanted.weights_after != wanted.weights_before
+def test_no_packing_and_no_recomputation_changes_a_bit_of_the_actor(dtype, packing, recompute, monkeypatch):
+    """Micro-batches of 1, 2 and 8, shuffled packings, with and without checkpointing (fault C4)."""
+    before, _ = wanted(dtype)
+    monkeypatch.setattr(actor_module, "micro_batches", PACKINGS[packing])
+    found = actor(replace(ONE_MINIBATCH, recompute_layers=recompute), dtype)
+    assert_same_bytes(found.state, before.state)
+    assert np.array_equal(found.report.tokens, before.report.tokens)
+    assert replace(found.report, tokens=before.report.tokens) == before.report
+    assert found.report.weights_after != found.report.weights_before
+
+
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("packing", ["one by one", "shuffled, all eight"])
+def test_no_packing_and_no_recomputation_changes_a_bit_of_the_critic(packing, recompute, monkeypatch):
+    _, before = wanted("float32")
+    monkeypatch.setattr(critic_module, "micro_batches", PACKINGS[packing])
+    found = critic(replace(ONE_MINIBATCH, recompute_layers=recompute))
+    assert_same_bytes(found.state, before.state)
+    assert found.report == before.report
+
+
+@pytest.mark.parametrize("limit_ids", [1, 10_000])
+def test_the_configured_size_of_a_micro_batch_changes_no_bit(limit_ids):
+    """Of several minibatches."""
+    assert_same_bytes(actor(replace(TRAIN, micro_batch_ids=limit_ids)).state, actor().state)
 
 
 def test_a_trial_more_changes_the_update():
@@ -111,4 +155,4 @@ def test_a_trial_more_changes_the_update():
     fewer = BATCH.without("s0.t3")
     values = np.zeros(fewer.sampled, dtype=np.float32)
     found = actor_step(network, state, {}, fewer, values, TRAIN, seed=0, step=0).report
-    assert found.weights_after != actor().weights_after
+    assert found.weights_after != actor().report.weights_after
