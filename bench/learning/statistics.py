@@ -26,6 +26,8 @@ class Estimate:
         center = mean(values)
         if len(values) == 1:
             return Estimate(center, None, 1)
+        if min(values) == max(values):  # their mean may be off by a rounding
+            return Estimate(values[0], 0.0, len(values))
         spread = math.sqrt(sum((value - center) ** 2 for value in values) / (len(values) - 1))
         return Estimate(center, spread / math.sqrt(len(values)), len(values))
 

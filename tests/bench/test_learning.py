@@ -84,6 +84,7 @@ def test_an_estimate_has_the_mean_and_the_standard_error_that_numpy_finds(values
 
 def test_known_values_have_their_known_error():
     assert Estimate.of([1.0, 2.0, 3.0]) == Estimate(2.0, pytest.approx(1 / 3**0.5), 3)
+    assert Estimate.of([0.6840277777777777] * 3) == Estimate(0.6840277777777777, 0.0, 3)
 
 
 def test_one_value_has_no_error_and_none_is_refused():
