@@ -24,6 +24,8 @@ from typing import Any, Literal, cast
 
 import blake3
 
+KernelsName = Literal["auto", "native", "padded"]
+
 
 class ConfigError(ValueError):
     """A configuration that cannot be used: says which key, where it was written, and what would be right."""
@@ -51,6 +53,9 @@ class ModelConfig:
     """Where the critic's weights come from: ``policy`` (the policy's trunk, a zero value head), or a critic folder."""
     train_dtype: Literal["float32", "bfloat16"] = "float32"
     sampler_dtype: Literal["float32", "bfloat16"] = "float32"
+    kernels: KernelsName = "auto"
+    """What computes: ``native`` in C, compiled at install; ``padded`` in torch, everywhere, slower; ``auto``: the first
+    of these that is there and exact where the run starts. All of a run use the same, in every session."""
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,9 @@ class ProgressReported(Event, frozen=True, kw_only=True):
 class RunStarted(Event, frozen=True, kw_only=True):
     """A session of the run begins. ``session`` rises with every one (it is the epoch of the supervisor's journal); 0: written
     before there were session numbers. ``tasks_digest``: blake3 of the run's ``tasks.json``, which says which tasks of a
-    directory it draws from; empty where there is none."""
+    directory it draws from; empty where there is none. ``kernels``: by name, what computes in every session of the run;
+    ``numerics``: the hashes of operations and the surroundings (``train.environment``) where this session began. Both are
+    empty where nobody looked."""
 
     run: str
     config_digest: str
@@ -182,6 +184,8 @@ class RunStarted(Event, frozen=True, kw_only=True):
     resumed: bool = False
     session: int = 0
     tasks_digest: str = ""
+    kernels: str = ""
+    numerics: dict[str, str] = {}
 
 
 class StopRequested(Event, frozen=True, kw_only=True):
@@ -537,6 +541,10 @@ class CriticUpdated(Event, frozen=True, kw_only=True):
     phases: dict[str, float] = {}
     detail: Payload | None = None
     """``train.digests.PartDetail``: where to look when a replay differs."""
+    quantum_over_rms: float = 0.0
+    """How much the grid of exact gradient sums can be seen: its step over the RMS gradient of ``quantum_tensor``, the tensor
+    and update where that is largest. 0 in logs that don't say."""
+    quantum_tensor: str = ""
 
 
 # --- actor --------------------------------------------------------------------------------------------------------------
@@ -586,6 +594,10 @@ class ActorUpdated(Event, frozen=True, kw_only=True):
     phases: dict[str, float] = {}
     detail: Payload | None = None
     """``train.digests.PartDetail``: where to look when a replay differs."""
+    quantum_over_rms: float = 0.0
+    """How much the grid of exact gradient sums can be seen: its step over the RMS gradient of ``quantum_tensor``, the tensor
+    and update where that is largest. 0 in logs that don't say."""
+    quantum_tensor: str = ""
 
 
 class ModelExported(Event, frozen=True, kw_only=True):

@@ -7,9 +7,7 @@ closed). The choice is made once a process; the probe takes about 0.2 s for the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from t1kernels.interface import Kernels
@@ -19,6 +17,8 @@ from t1kernels.probe import not_invariant
 
 IMPLEMENTATIONS: Mapping[str, Callable[[], Kernels]] = {"native": NativeKernels, "padded": PaddedKernels}
 """By the name to ask for them, fastest first."""
+AUTO = "auto"
+"""The name that leaves the choice to the machine."""
 
 
 class KernelsInexact(Exception):
@@ -48,22 +48,14 @@ def choose() -> Choice:
     )
 
 
-_in_use: ContextVar[Kernels | None] = ContextVar("kernels in use", default=None)
-
-
 def default_kernels() -> Kernels:
-    """The kernels of ``using``, outside of it those of ``choose``."""
-    return _in_use.get() or choose().kernels
+    """The kernels of ``choose``."""
+    return choose().kernels
 
 
-@contextmanager
-def using(kernels: Kernels) -> Iterator[None]:
-    """Inside the block these are the default: a replay uses the kernels of the run that it replays."""
-    token = _in_use.set(kernels)
-    try:
-        yield
-    finally:
-        _in_use.reset(token)
+def kernels_called(name: str) -> Kernels:
+    """``auto``: those of ``choose``; else ``named_kernels``."""
+    return choose().kernels if name == AUTO else named_kernels(name)
 
 
 @functools.cache

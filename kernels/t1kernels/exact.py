@@ -18,7 +18,11 @@ from torch import Tensor
 
 
 class ExactRangeError(ArithmeticError):
-    """A sum left the range in which it is exact. Says which, how far, and what to change."""
+    """A sum left the range in which it is exact. Says which and how far. ``finite``: it is a number still."""
+
+    def __init__(self, message: str, *, finite: bool) -> None:
+        super().__init__(message)
+        self.finite = finite
 
 
 class ExactSum:
@@ -91,14 +95,19 @@ class ExactSum:
         # NaN stays in a sum, while a maximum may pass over it; finite sums are too small to overflow here.
         finite = math.isfinite(self.largest) and math.isfinite(float(self.sum.sum()))
         if not (finite and self.largest < one and self.partials * self.largest < all_of_them):
-            state = "is too large to be summed exactly" if finite else "is not finite"
+            if not finite:
+                raise ExactRangeError(f"the gradient of {self.name} is not finite", finite=False)
             raise ExactRangeError(
-                f"the gradient of {self.name} {state}: {self.partials} partials up to {self.largest:.3g}, on a grid of "
-                f"2^-{self.bits} each must stay below {one:g} and all together below {all_of_them:g}"
+                f"the gradient of {self.name} is too large to be summed exactly: {self.partials} partials up to "
+                f"{self.largest:.3g}, on a grid of 2^-{self.bits} each must stay below {one:g} and all together below "
+                f"{all_of_them:g}",
+                finite=True,
             )
 
     def quantum_over_rms(self) -> float:
-        """The grid's step over the root mean square of the sum: how much the grid can be seen. inf for a sum of
-        zeros."""
-        rms = float(self.sum.square().mean().sqrt()) if self.sum.numel() else 0.0
+        """The grid's step over the root mean square of the sum: how much the grid can be seen. 0 where nothing but zeros
+        was added, inf where the grid swallowed all of it."""
+        if self.largest == 0.0:
+            return 0.0
+        rms = float(torch.linalg.vector_norm(self.sum)) / math.sqrt(self.sum.numel())
         return 2.0**-self.bits / rms if rms else math.inf

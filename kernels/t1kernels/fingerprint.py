@@ -6,6 +6,7 @@ equal bits for these operations, whatever the machine is called. ``surroundings`
 threads, environment variables; it says why hashes may differ.
 
 Guarantees: the same on every call in an unchanged installation and environment. Left to the caller: its own constants.
+Two are compared by ``t1kernels.hashes``, which needs no torch.
 """
 
 from __future__ import annotations
@@ -22,16 +23,13 @@ import blake3
 import torch
 from torch import Tensor
 
+from t1kernels.hashes import COMBINED, PREFIX
 from t1kernels.interface import PAGE, Kernels
 from t1kernels.native import NativeKernels
 from t1kernels.native.library import build
 from t1kernels.probe import DTYPES, name_of, one_thread
 from t1kernels.samples import GRAINS, LENGTHS, ROWS, samples, values
 
-PREFIX = "operation "
-"""Of the keys of single operations."""
-COMBINED = "operations"
-"""The key of one digest over all of them."""
 PACKAGES = ("numpy", "safetensors", "tokenizers", "torch", "transformers")
 VARIABLES = ("ATEN_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_", "TORCH_")
 _LIBRARIES = ("GCC", "clang", "Intel(R)", "OpenMP", "BLAS", "OpenBLAS")
@@ -57,12 +55,6 @@ def operations(kernels: Kernels) -> dict[str, str]:
         parts.update({f"{PREFIX}{name_of(dtype)} {name}": _hash(tensors) for name, tensors in found.items()})
     parts.update({f"{PREFIX}torch {name}": _hash(run()) for name, run in TORCH_OPERATIONS.items()})
     return {COMBINED: _digest("\n".join(f"{name} {parts[name]}" for name in sorted(parts)).encode()), **parts}
-
-
-def differences(recorded: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
-    """The operations that give other bits here than where ``recorded`` was made, or exist on one side alone, by name."""
-    names = {name for name in (*recorded, *here) if name.startswith(PREFIX)}
-    return sorted(name.removeprefix(PREFIX) for name in names if recorded.get(name) != here.get(name))
 
 
 def surroundings(kernels: Kernels) -> dict[str, str]:

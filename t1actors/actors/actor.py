@@ -19,7 +19,7 @@ from anyio import to_thread
 from msgspec import structs
 
 from t1actors.actors.schedule import Schedule
-from t1actors.actors.training import BatchLog, Retention, build_batch, environment, snapshot_due
+from t1actors.actors.training import BatchLog, Retention, build_batch, snapshot_due
 from t1actors.events import (
     ActorInitialised,
     ActorUpdated,
@@ -43,6 +43,7 @@ from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Perf
 from t1actors.train.actor_step import ActorResult, staleness
 from t1actors.train.crew import Crew
 from t1actors.train.digests import encode_detail
+from t1actors.train.environment import environment
 from t1actors.train.networks import geometry_of, initial_policy_state, policy_for, working_weights
 from t1actors.train.state import Tensors, TrainerState, actor_lane, from_bytes, to_bytes
 
@@ -210,7 +211,7 @@ class PolicyActor:
             version=weights_digest(working),
             weights=pack(self._blobs, weights_to_bytes(working)),
             state=payload,
-            environment=environment(),
+            environment=environment(self._config.model.kernels),
         )
 
     def _load(self, payload: Payload) -> Working:
@@ -287,6 +288,8 @@ class PolicyActor:
             tokens=pack_array(self._blobs, report.tokens),
             seconds=0.0,
             detail=pack(self._blobs, encode_detail(report.detail)),
+            quantum_over_rms=report.coarsest.ratio,
+            quantum_tensor=report.coarsest.tensor,
         )
 
     def _write_model(self, version: str) -> None:

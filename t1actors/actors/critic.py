@@ -15,7 +15,7 @@ import numpy as np
 from anyio import to_thread
 from msgspec import structs
 
-from t1actors.actors.training import BatchLog, Retention, build_batch, environment, snapshot_due
+from t1actors.actors.training import BatchLog, Retention, build_batch, snapshot_due
 from t1actors.events import (
     AnyEvent,
     BatchSealed,
@@ -37,6 +37,7 @@ from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Perf
 from t1actors.train.batch import Batch
 from t1actors.train.crew import Crew
 from t1actors.train.digests import encode_detail
+from t1actors.train.environment import environment
 from t1actors.train.networks import critic_for, geometry_of, initial_critic_state, working_weights
 from t1actors.train.state import TrainerState, critic_drops_moments, from_bytes, to_bytes
 
@@ -182,7 +183,7 @@ class Critic:
         payload = pack(self._blobs, to_bytes(state))
         self._working = Working(network, payload.digest, state)
         weights = weights_digest(working_weights(network, state.weights))
-        return CriticInitialised(weights=weights, state=payload, environment=environment())
+        return CriticInitialised(weights=weights, state=payload, environment=environment(self._config.model.kernels))
 
     def _load(self, step: int) -> tuple[Working, Batch]:
         recorded = self._state.state
@@ -244,4 +245,6 @@ class Critic:
             snapshot=snapshot_due(self._state.trained, self._config.train.snapshot_every),
             seconds=0.0,
             detail=detail,
+            quantum_over_rms=report.coarsest.ratio,
+            quantum_tensor=report.coarsest.tensor,
         )

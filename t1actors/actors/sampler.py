@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import anyio
 import blake3
+from t1kernels.choice import kernels_called
 
 from t1actors.engine.interface import EngineError, GenerateRequest
 from t1actors.engine.torch_engine import TorchEngine
@@ -104,6 +105,7 @@ class Sampler:
                 folder,
                 name=context.name,
                 dtype=config.model.sampler_dtype,
+                kernels=kernels_called(config.model.kernels),
                 max_live_sequences=config.rollout.max_live_sequences,
                 max_ids=config.rollout.max_ids,
             )

@@ -7,22 +7,14 @@ training steps stays, and the two latest besides.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, field
 
-from t1kernels.choice import default_kernels
-from t1kernels.fingerprint import fingerprint
-from t1kernels.interface import Kernels
-
 from t1actors.events import BatchSealed, Payload, Purpose, StepOpened, TrajectoryAssembled
-from t1actors.models.cut import EXPERT_PAGE
-from t1actors.models.gradients import GRADIENT_BITS
 from t1actors.payloads import Blobs, unpack
 from t1actors.tito import record
 from t1actors.tito.record import Geometry
 from t1actors.train.batch import Batch
 from t1actors.train.errors import BatchError
-from t1actors.train.exactness import exact
 
 KEPT_LATEST = 2
 """States kept besides the snapshots: the one a restart needs, and the one before it."""
@@ -127,19 +119,3 @@ class Retention:
 def snapshot_due(trained_before: int, every: int) -> bool:
     """Whether the state after the step is a snapshot; ``trained_before`` steps of this part came before it."""
     return (trained_before + 1) % every == 0
-
-
-@functools.cache
-def _environment(kernels: Kernels) -> dict[str, str]:
-    with exact():
-        return {
-            **fingerprint(kernels),
-            "expert_page": str(EXPERT_PAGE),
-            "gradient_bits": str(GRADIENT_BITS),
-        }
-
-
-def environment() -> dict[str, str]:
-    """What decides bits besides the log: a hash for each operation that is relied on, as this process computes it, and what
-    may explain another one (``t1kernels.fingerprint``). Takes about 0.1 s the first time."""
-    return dict(_environment(default_kernels()))

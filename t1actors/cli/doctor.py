@@ -12,7 +12,9 @@ import trio
 from cyclopts import Parameter
 
 from t1actors.cli.checks import Check, ability_checks, bad, grouped, machine_checks, sandbox_checks
+from t1actors.cli.checks_kernels import of_kernels
 from t1actors.cli.checks_python import of_optional_parts
+from t1actors.runtime.numerics import Search
 
 MARKS = {"good": "ok", "warning": "warn", "bad": "BAD", "absent": "-"}
 WIDTH = 21
@@ -42,10 +44,12 @@ def doctor(
 
 def all_checks(directory: Path) -> list[Check]:
     """Every check; a whole sandbox is made only where its parts work."""
-    parts = ability_checks()
-    # Where a part is missing the whole cannot be made, and would only say so once more.
-    whole = [] if bad(parts) else trio.run(lambda: sandbox_checks(thorough=True))
-    return [*machine_checks(directory), *parts, *whole, *grouped("optional", of_optional_parts())]
+    with Search("auto", env={"OMP_NUM_THREADS": "1"}) as search:  # loads torch, beside the other checks
+        machine, parts = machine_checks(directory), ability_checks()
+        # Where a part is missing the whole cannot be made, and would only say so once more.
+        whole = [] if bad(parts) else trio.run(lambda: sandbox_checks(thorough=True))
+        kernels = grouped("kernels", of_kernels(search))
+    return [*machine, *kernels, *parts, *whole, *grouped("optional", of_optional_parts())]
 
 
 def lines(checks: list[Check]) -> list[str]:

@@ -7,8 +7,11 @@ Another version of the code or of the libraries is said and not refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from t1kernels.hashes import differences, known
 
 from t1actors.cli.errors import CommandFailed
 from t1actors.cli.preflight import check_unchanged
@@ -16,19 +19,43 @@ from t1actors.config import Config, from_toml
 from t1actors.observe.follow import SUPERVISOR, open_run, read_run
 from t1actors.observe.quantities import duration
 from t1actors.observe.view import RunView
+from t1actors.observe.warning_signs import listed
 from t1actors.runtime.chronicle import check_configuration
 from t1actors.runtime.fingerprint import code_version, environment
+from t1actors.runtime.numerics import FIXES, KernelsLacking
 from t1actors.tasks.choice import read_choice
 
 
 @dataclass(frozen=True)
 class StoppedRun:
-    """A run that can go on. ``lines`` say from where, and what is different now."""
+    """A run that can go on. ``kernels``: those it was begun with; ``recorded``: what decided its bits there; ``lines`` say
+    from where, and what is different now."""
 
     run_dir: Path
     config: Config
     sessions: int
+    kernels: str
+    recorded: Mapping[str, str]
     lines: tuple[str, ...]
+
+    def lacking(self, error: KernelsLacking) -> CommandFailed:
+        """Why it cannot go on here."""
+        instead = f"; the {error.instead} kernels can, but give other bits" if error.instead else ""
+        fix = FIXES.get(error.wanted, "use the environment that it was begun in")
+        return CommandFailed(
+            f"{self.run_dir} was begun with the {error.wanted} kernels, which cannot be used here ({error.why}){instead}: "
+            f"{fix}, or go on where the run was begun"
+        )
+
+    def other_bits(self, here: Mapping[str, str]) -> list[str]:
+        """A line where operations give other bits here than where the run was begun."""
+        found = differences(self.recorded, here) if self.recorded else []
+        if not found:
+            return []
+        return [
+            f"{len(found)} of {known(self.recorded)} operations give other bits here than where the run was begun: "
+            f"{listed(found)}; it goes on, steps replay bit for bit where they were made, and the report says so"
+        ]
 
 
 def find_stopped_run(given: Path) -> StoppedRun:
@@ -55,7 +82,8 @@ def find_stopped_run(given: Path) -> StoppedRun:
     choice = read_choice(run_dir)
     if choice is not None:
         check_unchanged(config, choice)
-    return StoppedRun(run_dir, config, view.sessions, (*_where(view), *_different(view)))
+    lines = (*_where(view), *_different(view))
+    return StoppedRun(run_dir, config, view.sessions, view.kernels, view.numerics, lines)
 
 
 def shown(path: Path) -> Path:

@@ -35,6 +35,7 @@ from t1actors.observe.follow import follow
 from t1actors.observe.happenings import Happening, happenings
 from t1actors.observe.view import RunView
 from t1actors.runtime.fingerprint import environment
+from t1actors.runtime.numerics import KernelsLacking, Numerics, Search, first_start, of_the_run
 from t1actors.runtime.supervisor import ActorPlan, RunPlan, RunResult, supervise
 from t1actors.tasks.choice import write_choice
 
@@ -98,32 +99,49 @@ def run(
             f"{run_dir} holds a run already; choose another --dir, or leave it out for a new one; to go on with it: "
             f"{resume_command(run_dir)}"
         )
-    found = preflight(resolved, memory_left_bytes())
-    _check_machine(run_dir)
+    with _look_for_kernels(resolved.model.kernels) as search:  # beside the checks
+        found = preflight(resolved, memory_left_bytes())
+        _check_machine(run_dir)
+        numerics = search.found()
     run_dir = _make_directory(run_dir, given=directory is not None)
     if found.choice is not None:
         write_choice(run_dir, found.choice)
         (run_dir / "tasks.md").write_text(found.tasks_md)
     _say(found.lines, display)
-    return _show_and_conclude(run_dir, resolved, display)
+    return _show_and_conclude(run_plan(run_dir, resolved, numerics), display)
 
 
 def _go_on(given: Path, display: DisplayMode) -> int:
     stopped = find_stopped_run(given)
-    _check_machine(stopped.run_dir)
-    _say(stopped.lines, display)
-    return _show_and_conclude(stopped.run_dir, stopped.config, display, stopped.sessions)
+    with _look_for_kernels(stopped.kernels or stopped.config.model.kernels) as search:
+        _check_machine(stopped.run_dir)
+        try:
+            numerics = search.found()
+        except KernelsLacking as error:
+            raise stopped.lacking(error) from error
+    _say([*stopped.lines, *stopped.other_bits(numerics.facts)], display)
+    return _show_and_conclude(run_plan(stopped.run_dir, stopped.config, numerics), display, stopped.sessions)
 
 
-def run_plan(run_dir: Path, config: Config) -> RunPlan:
-    """The plan of a run on this machine."""
+def run_plan(run_dir: Path, config: Config, numerics: Numerics | None = None) -> RunPlan:
+    """The plan of a run on this machine, begun or not. ``numerics``: what was found already of its kernels. Raises
+    ``KernelsLacking``, ``NumericsUnknown``."""
+    if numerics is None:
+        started = first_start(FileLog(run_dir / "log"))
+        with _look_for_kernels(of_the_run(config, started).model.kernels) as search:
+            numerics = search.found()
     return RunPlan(
         run_dir=run_dir,
         config=config,
         actors=tuple(ActorPlan(name, factory) for name, factory in _actors(config)),
         environment=environment(),
+        numerics=numerics,
         env=ACTOR_ENVIRONMENT,
     )
+
+
+def _look_for_kernels(wanted: str) -> Search:
+    return Search(wanted, env=ACTOR_ENVIRONMENT)
 
 
 def _actors(config: Config) -> list[tuple[str, str]]:
@@ -201,12 +219,13 @@ def _point_latest_at(run_dir: Path) -> None:
 # --- the run, and the display beside it ---------------------------------------------------------------------------------
 
 
-def _show_and_conclude(run_dir: Path, config: Config, display: DisplayMode, sessions: int = 0) -> int:
+def _show_and_conclude(plan: RunPlan, display: DisplayMode, sessions: int = 0) -> int:
+    run_dir = plan.run_dir
     _point_latest_at(run_dir)
     shown = open_display(display)
     try:
         try:
-            result = trio.run(_supervised, run_plan(run_dir, config), shown, sessions)
+            result = trio.run(_supervised, plan, shown, sessions)
         finally:
             shown.end()
         return conclude(run_dir, result, quiet=display in ("quiet", "json"))

@@ -21,6 +21,7 @@ from typing import Literal, TypeVar
 import anyio
 import torch
 from anyio import to_thread
+from t1kernels.interface import Kernels
 
 from t1actors.engine.core import EngineCore, Job
 from t1actors.engine.interface import (
@@ -47,7 +48,8 @@ class _Call(Job):
 
 
 class TorchEngine:
-    """One replica on the CPU. ``source`` is a Hugging Face folder, or a policy that this engine then owns."""
+    """One replica on the CPU. ``source`` is a Hugging Face folder, or a policy (with its own dtype and kernels) that this
+    engine then owns. ``kernels``: those of ``t1kernels.choice.choose`` by default."""
 
     def __init__(
         self,
@@ -55,10 +57,11 @@ class TorchEngine:
         *,
         name: str = "sampler",
         dtype: Literal["float32", "bfloat16"] = "float32",
+        kernels: Kernels | None = None,
         max_live_sequences: int = 128,
         max_ids: int = 640,
     ) -> None:
-        policy = source if isinstance(source, Policy) else load_policy(source, dtype=dtype)
+        policy = source if isinstance(source, Policy) else load_policy(source, dtype=dtype, kernels=kernels)
         if max_ids > policy.shape.max_positions:
             raise EngineError(
                 f"engine {name}: max_ids = {max_ids}, but the model has {policy.shape.max_positions} positions; "

@@ -6,7 +6,8 @@ Guarantees: sums of micro-batches, in any cut, order or number of processes, are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 from t1kernels.exact import ExactSum
@@ -17,6 +18,20 @@ from t1actors.models.cut import Cut
 GRADIENT_BITS = 44
 """Grid of the sums: multiples of 2^-44, exact while the magnitudes of a tensor's partials sum to less than 512. Part
 of what a step's bytes mean."""
+
+
+@dataclass(frozen=True)
+class Coarsest:
+    """The gradient that the grid rounds most: the grid's step over the root mean square of ``tensor``'s sum. 0 and no
+    tensor: nothing was added."""
+
+    ratio: float = 0.0
+    tensor: str = ""
+
+    @staticmethod
+    def of(several: Iterable[Coarsest]) -> Coarsest:
+        """The coarsest of them, the first where several are."""
+        return max(several, key=lambda one: one.ratio, default=Coarsest())
 
 
 class Gradients:
@@ -30,6 +45,11 @@ class Gradients:
         """Add another process's or micro-batch's sums."""
         for name, total in self.sums.items():
             total.merge(other.sums[name])
+
+    def coarsest(self) -> Coarsest:
+        """How much the grid can be seen, at most."""
+        found = Coarsest.of(Coarsest(total.quantum_over_rms(), name) for name, total in self.sums.items())
+        return found if found.ratio > 0 else Coarsest()
 
     def scaled(self, factor: float, *, checked: bool = True) -> dict[str, Tensor]:
         """Each sum times ``factor`` in float64, rounded once to float32. Raises ``ExactRangeError``; not ``checked``,

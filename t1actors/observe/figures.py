@@ -66,6 +66,10 @@ class StepFigures(msgspec.Struct, frozen=True, kw_only=True):
     clip_share: float | None
     kl: float | None
     staleness: int | None
+    quantum_over_rms: float | None = None
+    """The larger of critic's and actor's: the step of the gradients' grid over the RMS gradient of ``quantum_tensor``."""
+    quantum_tensor: str = ""
+    """With the part before it: "actor lm_head.weight"."""
     seconds: dict[str, float]
     period_s: float | None
     trial_seconds: dict[str, float]
@@ -136,6 +140,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: dict[str, int]
     failures: dict[str, int]
     restarts: dict[str, int]
+    kernels: str = ""
+    """What computed, in every session; empty where the log does not say."""
+    other_bits: dict[str, tuple[str, ...]] = {}
+    """Session, from 1, to the operations that gave other bits there than where the run began."""
     unknown_events: int
     by_step: list[StepFigures]
 
@@ -202,6 +210,8 @@ def figures(view: RunView) -> Figures:
         explained_variance_by_step=[s.values.explained_variance for s in trained if s.values is not None],
         outcomes=dict(sorted(view.outcomes.items())),
         failures=dict(sorted(view.failures.items())),
+        kernels=view.kernels,
+        other_bits={str(session): names for session, names in view.other_bits.items()},
         restarts={a.name: a.restarts for a in view.actors.values() if a.restarts},
         unknown_events=view.unknown_events,
         by_step=[_step(view, s, periods.get(s.step)) for _, s in sorted(view.steps.items()) if s.sealed_ns is not None],
@@ -247,6 +257,8 @@ def _evaluations(view: RunView) -> tuple[StepView | None, StepView | None, StepV
 
 def _step(view: RunView, step: StepView, period_s: float | None) -> StepFigures:
     actor, critic = step.actor, step.critic
+    parts = [(part, p) for part, p in (("critic", critic), ("actor", actor)) if p is not None and p.quantum_tensor]
+    coarsest = max(((p.quantum_over_rms, f"{part} {p.quantum_tensor}") for part, p in parts), default=(None, ""))
     return StepFigures(
         step=step.step,
         purpose=step.purpose,
@@ -283,6 +295,8 @@ def _step(view: RunView, step: StepView, period_s: float | None) -> StepFigures:
         clip_share=actor.clip_share if actor else None,
         kl=actor.kl if actor else None,
         staleness=actor.staleness if actor else None,
+        quantum_over_rms=coarsest[0],
+        quantum_tensor=coarsest[1],
         seconds={span.phase: view.worked_s(span.start_ns, span.end_ns) for span in step.spans},
         period_s=period_s,
         trial_seconds=dict(sorted(step.trial_seconds.items())),

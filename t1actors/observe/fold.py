@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from t1kernels.hashes import differences
+
 from t1actors.config import ConfigError, from_toml
 from t1actors.events import (
     ActorReady,
@@ -112,6 +114,7 @@ def _fold_run(
             view.code_version = event.code_version
             view.environment = event.environment
             view.sessions += 1
+            _fold_numerics(view, event)
             view.stopped_reason = None
             view.failed_reason = ""
             view.stop_requested = False
@@ -135,6 +138,14 @@ def _fold_run(
         case WeightsPublished():
             view.published += 1
             view.published_bytes += event.size_bytes
+
+
+def _fold_numerics(view: RunView, event: RunStarted) -> None:
+    view.kernels = view.kernels or event.kernels
+    if not view.numerics:
+        view.numerics = event.numerics
+    elif event.numerics and (found := differences(view.numerics, event.numerics)):
+        view.other_bits[view.sessions] = tuple(found)
 
 
 def _actor(view: RunView, name: str) -> ActorView:

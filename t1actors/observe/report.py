@@ -96,6 +96,7 @@ def _figures_table(f: Figures) -> list[str]:
         ("drift in the loss region", figure(f.drift_loss_region)),
         ("staleness by training step", staleness or "-"),
         ("training steps", str(f.steps)),
+        ("kernels", f.kernels or "-"),
         ("wall time", duration(f.seconds)),
         ("CPU time", duration(f.cpu_seconds) if f.cpu_seconds is not None else "-"),
         ("written", size(sum(sum(kinds.values()) for kinds in f.bytes_by_step.values()))),

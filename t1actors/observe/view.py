@@ -202,6 +202,12 @@ class RunView:
     config: Config | None = None
     code_version: str = ""
     environment: dict[str, str] = field(default_factory=dict[str, str])
+    kernels: str = ""
+    """What computes, in every session; empty where the log does not say."""
+    numerics: dict[str, str] = field(default_factory=dict[str, str])
+    """What decides bits, as it was where the run began."""
+    other_bits: dict[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])
+    """Session, from 1, to the operations that gave other bits there than where the run began."""
     as_of: dict[str, int] = field(default_factory=dict[str, int])
     first_ns: int | None = None
     last_ns: int | None = None

@@ -20,6 +20,7 @@ WARN_TURNS = 1.5
 WARN_GAP = 2.0
 GAP_OF_ROUNDING = 1e-5
 """An engine gap below this, nats per token, is rounding: how it changes means nothing."""
+WARN_GRID = 1e-3
 WARN_REWARD = 0.9
 WARN_RETOKENIZED = 0.02
 WARN_LOST = 2.0
@@ -73,6 +74,13 @@ def _broken(f: Figures) -> Iterator[Sign]:
     ]
     if stale:
         yield _seen("staleness", "Staleness must be 0, then 1 throughout; it was not in {steps}.", stale)
+    for session, operations in f.other_bits.items():
+        text = (
+            f"Session {session} of the run was on a machine, or with libraries, where {len(operations)} operations give "
+            f"other bits than where it began: {listed(operations)}. Its steps replay bit for bit there, earlier ones "
+            "where they were made."
+        )
+        yield Sign("other bits", text, "t1 log cat . --kind RunStarted")
     if f.unknown_events:
         yield Sign(
             "unknown events",
@@ -99,6 +107,7 @@ def _updates(f: Figures) -> Iterator[Sign]:
                 f"t1 log cat . --step {steps[0]} --kind ActorUpdated",
                 tuple(steps),
             )
+    yield from _grid(f)
     updated = [s for s in f.by_step if s.explained_variance is not None]
     negative = [s.step for s in updated if s.explained_variance is not None and s.explained_variance < 0]
     if negative:
@@ -112,6 +121,20 @@ def _updates(f: Figures) -> Iterator[Sign]:
             f"t1 log cat . --step {negative[0]} --kind ValuesEstimated --kind CriticUpdated",
             tuple(negative),
         )
+
+
+def _grid(f: Figures) -> Iterator[Sign]:
+    coarse = [(s.quantum_over_rms, s) for s in f.by_step if (s.quantum_over_rms or 0.0) >= WARN_GRID]
+    if coarse:
+        ratio, worst = max(coarse, key=lambda found: found[0] or 0.0)
+        steps = tuple(s.step for _, s in coarse)
+        text = (
+            f"The grid of exact gradient sums shows in {named(steps)}: its step is up to {figure(ratio)} of the RMS gradient "
+            f"({worst.quantum_tensor}, step {worst.step}), so what is smaller is rounded away. Make the advantages larger: a "
+            "smaller verify.reward_scale, or train.actor.whiten_advantages=true."
+        )
+        look = f"t1 log cat . --step {worst.step} --kind CriticUpdated --kind ActorUpdated"
+        yield Sign("gradient grid", text, look, steps)
 
 
 _UPDATE_SIGNS: tuple[tuple[str, str, Callable[[StepFigures], bool]], ...] = (
@@ -243,6 +266,12 @@ def _lost_families(f: Figures) -> Iterator[Sign]:
         yield Sign(
             "lost families", text, f"t1 log cat . --step {steps[0]} --kind TrialCancelled --kind TrialFailed", steps
         )
+
+
+def listed(names: Sequence[str]) -> str:
+    """The names; the first eight when there are more."""
+    more = f" and {len(names) - SHOWN_STEPS} more" if len(names) > SHOWN_STEPS else ""
+    return ", ".join(names[:SHOWN_STEPS]) + more
 
 
 def named(steps: Sequence[int]) -> str:

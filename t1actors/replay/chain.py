@@ -15,7 +15,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from t1actors.config import TrainConfig
+from t1actors.config import ModelConfig, TrainConfig
 from t1actors.events import BatchItem, Payload, Purpose
 from t1actors.models.checkpoint import CheckpointError, weights_from_bytes
 from t1actors.models.policy import Policy
@@ -68,8 +68,10 @@ class StepRun:
 class Chain:
     """Runs steps of one run again, each from the nearest ground."""
 
-    def __init__(self, inputs: RunInputs, blobs: Blobs) -> None:
+    def __init__(self, inputs: RunInputs, blobs: Blobs, model: ModelConfig | None = None) -> None:
+        """``model``: how the networks compute; None: as the run's configuration says."""
         self._inputs = inputs
+        self._model = model or inputs.config.model
         self._blobs = blobs
         self._batches: dict[int, Batch] = {}
         self._critic_after: dict[int, TrainerState] = {}
@@ -280,9 +282,7 @@ class Chain:
 
     def _network_pair(self) -> tuple[Policy, ValueModel]:
         if self._networks is None:
-            model = self._inputs.config.model
-            state = self._initial_actor_state()
-            policy = policy_for(state, model)
+            policy = policy_for(self._initial_actor_state(), self._model)
             self._networks = policy, ValueModel.from_policy(policy)
         return self._networks
 

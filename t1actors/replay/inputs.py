@@ -30,6 +30,7 @@ from t1actors.events import (
 )
 from t1actors.log.interface import Log
 from t1actors.log.merged import merged
+from t1actors.train.environment import implementation
 
 
 class ReplayImpossible(Exception):
@@ -84,11 +85,20 @@ class RunInputs:
     run: str
     code_version: str
     config: Config
+    recorded_kernels: str = ""
+    """Those that trained the run; empty in logs that don't say."""
     critic_initial: CriticInitialised | None = None
     actor_initial: ActorInitialised | None = None
     steps: dict[int, StepInputs] = field(default_factory=dict[int, StepInputs])
     weights: dict[str, Payload] = field(default_factory=dict[str, Payload])
     """Version -> its weights, whether or not their blob is still there."""
+
+    @property
+    def kernels(self) -> str:
+        """The name of the kernels that trained the run; empty where the log does not say. Logs whose RunStarted does not say
+        it have it in what the actor said of its environment."""
+        initial = self.actor_initial
+        return self.recorded_kernels or (implementation(initial.environment) if initial is not None else "")
 
     def step(self, number: int) -> StepInputs:
         """Raises ``ReplayImpossible`` for a step that the log does not have."""
@@ -118,7 +128,7 @@ def fold_inputs(events: Iterable[AnyEvent | UnknownEvent]) -> RunInputs:
         if isinstance(event, RunStarted):
             # a resumed run has the same configuration
             inputs = inputs or RunInputs(
-                event.run, event.code_version, from_toml(event.config_toml, origin="RunStarted")
+                event.run, event.code_version, from_toml(event.config_toml, origin="RunStarted"), event.kernels
             )
         elif inputs is not None:
             _fold(inputs, event)

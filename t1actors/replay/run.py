@@ -13,15 +13,15 @@ earlier step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
-from t1kernels.choice import KernelsInexact, default_kernels, named_kernels, using
-from t1kernels.fingerprint import COMBINED, PREFIX, differences
-from t1kernels.interface import Kernels
+from t1kernels.choice import KernelsInexact, kernels_called
+from t1kernels.hashes import COMBINED, PREFIX, differences, known
 from t1kernels.native import NativeUnavailable
 
-from t1actors.actors.training import environment
-from t1actors.config import ConfigError, TrainConfig
+from t1actors.config import ConfigError, KernelsName, TrainConfig
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.errors import LogError
 from t1actors.log.filelog import FileLog
@@ -32,6 +32,7 @@ from t1actors.replay.inputs import ReplayImpossible, RunInputs, read_inputs
 from t1actors.replay.report import Difference, EnvironmentChange, Level, OperationsHere, ReplayReport
 from t1actors.tito.record import digest as record_digest
 from t1actors.train.batch import Batch, batch_digest
+from t1actors.train.environment import environment
 from t1actors.train.inspection import Inspect, InspectCritic
 
 
@@ -41,8 +42,9 @@ class Replayer:
     def __init__(self, inputs: RunInputs, blobs: Blobs) -> None:
         self.inputs = inputs
         self._blobs = blobs
-        self._chain = Chain(inputs, blobs)
-        self._kernels = self._recorded_kernels()
+        model = inputs.config.model
+        self._kernels = _there(inputs.kernels, model.kernels)
+        self._chain = Chain(inputs, blobs, replace(model, kernels=self._kernels))
 
     @classmethod
     def open(cls, run_dir: Path, progress: Callable[[int, int], None] | None = None) -> Replayer:
@@ -85,8 +87,7 @@ class Replayer:
         try:
             if purpose == "evaluate":
                 return self._evaluation(number)
-            with using(self._kernels):
-                return self._training(number, edit, train, inspect, inspect_critic, progress)
+            return self._training(number, edit, train, inspect, inspect_critic, progress)
         except ReplayImpossible as error:
             return ReplayReport(number, purpose, impossible=str(error))
 
@@ -153,20 +154,12 @@ class Replayer:
             first = Difference(number, "batch", trial=odd)
         return ReplayReport(number, "evaluate", (level,), (number,), first)
 
-    def _recorded_kernels(self) -> Kernels:
-        """Those that trained the run; where they cannot be had, the default: the report says that they are others."""
-        recorded = self._recorded_environments().get("actor", {}).get("kernels", "")
-        try:
-            return named_kernels(recorded.partition("/")[0])
-        except (NativeUnavailable, KernelsInexact, ValueError):
-            return default_kernels()
-
     def _recorded_environments(self) -> dict[str, dict[str, str]]:
         events = {"critic": self.inputs.critic_initial, "actor": self.inputs.actor_initial}
         return {part: event.environment for part, event in events.items() if event is not None}
 
     def _environment(self) -> tuple[EnvironmentChange, ...]:
-        now = environment()
+        now = environment(self._kernels)
         return tuple(
             EnvironmentChange(part, key, recorded[key], now.get(key, ""))
             for part, recorded in self._recorded_environments().items()
@@ -175,12 +168,23 @@ class Replayer:
         )
 
     def _operations(self) -> tuple[OperationsHere, ...]:
-        now = environment()
+        now = environment(self._kernels)
         return tuple(
-            OperationsHere(part, known, tuple(differences(recorded, now)))
+            OperationsHere(part, known(recorded), tuple(differences(recorded, now)))
             for part, recorded in self._recorded_environments().items()
-            if (known := sum(key.startswith(PREFIX) for key in recorded))
+            if known(recorded)
         )
+
+
+def _there(recorded: str, configured: str) -> KernelsName:
+    """Those that trained the run; where they cannot be had, the best there are: the report says that they are others."""
+    for name in (recorded, configured):
+        try:
+            kernels_called(name)
+        except (NativeUnavailable, KernelsInexact, ValueError):
+            continue
+        return cast(KernelsName, name)
+    return "auto"
 
 
 def replay(run_dir: Path, step: int, *, edit: Edit | None = None, train: TrainConfig | None = None) -> ReplayReport:

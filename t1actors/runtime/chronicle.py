@@ -16,30 +16,36 @@ import anyio
 import anyio.to_thread
 
 from t1actors.config import Config, digest, from_toml, to_toml
-from t1actors.events import AnyEvent, RunStarted, decode, encode
+from t1actors.events import AnyEvent, RunStarted, encode
 from t1actors.log.interface import CommitHead, Log
 from t1actors.runtime.clock import Clock
 from t1actors.runtime.errors import RunDirectoryError
+from t1actors.runtime.numerics import Numerics, first_start
 from t1actors.runtime.recovery import SUPERVISOR
 from t1actors.tasks.choice import CHOICE, choice_digest
 
 
-def check_configuration(log: Log, run_dir: Path, config: Config) -> None:
-    """Raises ``RunDirectoryError`` when ``log`` was begun with another configuration, or other tasks: whatever the files say
-    today, the steps before were made with those."""
-    with closing(log.open_reader(SUPERVISOR)) as reader:
-        begun = [decode(raw) for frame in reader.read(max_frames=1) for raw in frame.events]
-    for event in begun:
-        if isinstance(event, RunStarted) and digest(from_toml(event.config_toml)) != digest(config):
-            raise RunDirectoryError(
-                f"{run_dir}: its log was begun with another configuration than this run's; restore its config.toml "
-                "(`t1 log cat --kind RunStarted` shows what it held), or choose a new run directory"
-            )
-        if isinstance(event, RunStarted) and event.tasks_digest != choice_digest(run_dir):
-            raise RunDirectoryError(
-                f"{run_dir / CHOICE}: not the choice of tasks that its log was begun with; restore the file, or choose a new "
-                "run directory"
-            )
+def check_configuration(log: Log, run_dir: Path, config: Config, kernels: str = "") -> None:
+    """Raises ``RunDirectoryError`` when ``log`` was begun with another configuration, other tasks or other kernels: whatever
+    the files say today, the steps before were made with those."""
+    begun = first_start(log)
+    if begun is None:
+        return
+    if digest(from_toml(begun.config_toml)) != digest(config):
+        raise RunDirectoryError(
+            f"{run_dir}: its log was begun with another configuration than this run's; restore its config.toml "
+            "(`t1 log cat --kind RunStarted` shows what it held), or choose a new run directory"
+        )
+    if begun.tasks_digest != choice_digest(run_dir):
+        raise RunDirectoryError(
+            f"{run_dir / CHOICE}: not the choice of tasks that its log was begun with; restore the file, or choose a new "
+            "run directory"
+        )
+    if begun.kernels and kernels and begun.kernels != kernels:
+        raise RunDirectoryError(
+            f"{run_dir}: its log was begun with the {begun.kernels} kernels and would go on with the {kernels} ones, whose "
+            "bits are others; ask for those that it was begun with, or choose a new run directory"
+        )
 
 
 class Chronicle:
@@ -54,7 +60,7 @@ class Chronicle:
         self.session = self._writer.epoch
         self._vector = _last_vector(log)
 
-    async def begin(self, run_dir: Path, config: Config, environment: Mapping[str, str]) -> None:
+    async def begin(self, run_dir: Path, config: Config, environment: Mapping[str, str], numerics: Numerics) -> None:
         """RunStarted."""
         started = RunStarted(
             run=run_dir.name,
@@ -65,6 +71,8 @@ class Chronicle:
             resumed=self._writer.next_sequence > 0,
             session=self.session,
             tasks_digest=choice_digest(run_dir),
+            kernels=numerics.kernels,
+            numerics=dict(numerics.facts),
         )
         await self.record([started])
 

@@ -43,6 +43,7 @@ from t1actors.runtime.committer import Committer
 from t1actors.runtime.effects import Effects
 from t1actors.runtime.intents import Intent, Intents
 from t1actors.runtime.ledger import Batch, Ledger
+from t1actors.runtime.numerics import first_start, of_the_run
 from t1actors.runtime.recovery import SUPERVISOR, Recovered, follows, recover
 from t1actors.runtime.wake import Wake
 
@@ -70,13 +71,15 @@ async def host_actor(
 ) -> NoReturn:
     """Hosts the actor ``name`` until it is cancelled or fails.
 
+    The actor sees ``config`` with the kernels that the log was begun with (``numerics.of_the_run``).
+
     ``opened`` is awaited with the epoch as soon as the journal is held (from then on others may follow it);
     ``ready`` once the state is recovered and the actor is running. ``flush_in_thread=False`` appends on the event
     loop: for logs that never wait for a disk, and for virtual clocks.
 
     Raises:
         JournalFenced, JournalDamaged, JournalFailed: see ``log``.
-        RecoveryError, HostError: a restart cannot help.
+        RecoveryError, HostError, RunDirectoryError: a restart cannot help.
         Exception: whatever the actor raised.
     """
     clock = clock or system_clock()
@@ -84,7 +87,9 @@ async def host_actor(
     try:
         if opened is not None:
             await opened(writer.epoch)
-        context = ActorContext(name, run_dir, config, blobs, writer.epoch, clock.monotonic)
+        context = ActorContext(
+            name, run_dir, of_the_run(config, first_start(log)), blobs, writer.epoch, clock.monotonic
+        )
         actor = factory(context)
         recovered = recover(
             log,

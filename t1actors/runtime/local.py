@@ -25,6 +25,7 @@ from t1actors.runtime.clock import Clock, system_clock
 from t1actors.runtime.conclusion import Conclusion, concluded
 from t1actors.runtime.errors import ActorFailed, leaves
 from t1actors.runtime.host import host_actor
+from t1actors.runtime.numerics import Numerics
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,21 @@ async def run_local(
     clock: Clock | None = None,
     code: str = "",
     environment: Mapping[str, str] | None = None,
+    numerics: Numerics | None = None,
     flush_in_thread: bool = False,
 ) -> LocalResult:
-    """Runs ``actors`` (name, factory) until the actor ``concludes`` emits RunFinished or RunFailed. Raises
-    ``ActorFailed``, and ``RunDirectoryError`` where the log was begun with another configuration."""
+    """Runs ``actors`` (name, factory) until the actor ``concludes`` emits RunFinished or RunFailed, with the kernels of
+    ``numerics``; None: with those that the configuration names, which are not recorded.
+
+    Raises ``ActorFailed``, and ``RunDirectoryError`` where the log was begun with another configuration or other kernels.
+    """
     clock = clock or system_clock()
     started_s = clock.monotonic()
 
     with Chronicle(log, clock=clock, code=code, in_thread=flush_in_thread) as chronicle:
-        check_configuration(log, run_dir, config)
-        await chronicle.begin(run_dir, config, environment or {})
+        numerics = numerics or Numerics()
+        check_configuration(log, run_dir, config, numerics.kernels)
+        await chronicle.begin(run_dir, config, environment or {}, numerics)
 
         async def host(name: str, factory: ActorFactory) -> None:
             epoch = 0

@@ -40,6 +40,7 @@ from t1actors.runtime.clock import system_clock
 from t1actors.runtime.conclusion import concluded
 from t1actors.runtime.errors import EXIT_UNRECOVERABLE, RunDirectoryError
 from t1actors.runtime.fingerprint import code_version
+from t1actors.runtime.numerics import Numerics
 from t1actors.runtime.orphans import Orphans, adopting
 from t1actors.runtime.restarts import Restarts
 
@@ -58,13 +59,15 @@ class ActorPlan:
 @dataclass(frozen=True)
 class RunPlan:
     """``concludes`` names the actor whose RunFinished or RunFailed ends the run, and whose RunPaused answers a
-    StopRequested; ``environment`` is the fingerprint that RunStarted records; ``env`` are environment variables for the
+    StopRequested; ``environment`` and ``numerics`` are what RunStarted records of the machine, and of the kernels that
+    the actors are to use; ``env`` are environment variables for the
     actors."""
 
     run_dir: Path
     config: Config
     actors: tuple[ActorPlan, ...]
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    numerics: Numerics = field(default_factory=Numerics)
     concludes: str = "publisher"
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     stop_grace_s: float = 10.0
@@ -95,7 +98,7 @@ async def supervise(plan: RunPlan) -> RunResult:
     config = plan.config.run
     code = code_version()
     log = FileLog(plan.run_dir / "log", config.log_durability)
-    check_configuration(log, plan.run_dir, plan.config)
+    check_configuration(log, plan.run_dir, plan.config, plan.numerics.kernels)
     _prepare(plan)
     in_thread = config.log_durability == "machine"
     with adopting(), Chronicle(log, clock=system_clock(), code=code, in_thread=in_thread) as chronicle:
@@ -155,7 +158,8 @@ class _Supervisor:
         # Signals are taken from the first event to the last, so that none cuts the record short.
         with _signals() as signals:
             started_s, cpu_s = self._clock.monotonic(), _cpu_seconds()
-            await self._chronicle.begin(self._plan.run_dir, self._plan.config, self._plan.environment)
+            plan = self._plan
+            await self._chronicle.begin(plan.run_dir, plan.config, plan.environment, plan.numerics)
             async with anyio.create_task_group() as watching:
                 watching.start_soon(self._follow_conclusion)
                 watching.start_soon(self._reap_orphans)

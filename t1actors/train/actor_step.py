@@ -26,7 +26,7 @@ import torch
 
 from t1actors.config import TrainConfig
 from t1actors.models.checkpoint import weights_digest
-from t1actors.models.gradients import Gradients
+from t1actors.models.gradients import Coarsest, Gradients
 from t1actors.models.policy import Policy
 from t1actors.train.batch import Batch, micro_batches, minibatches
 from t1actors.train.digests import (
@@ -82,6 +82,8 @@ class ActorReport:
     gradient_digest: str
     gradient_norm: float
     """Mean over the updates, before clipping."""
+    coarsest: Coarsest
+    """Over all updates and tensors."""
     gap: Gap
     ratio_mean: float
     """This and the next three are over every token of every update, in the pass that trains it."""
@@ -244,6 +246,7 @@ def actor_step(
         loss_digest=losses_digest(losses.totals),
         gradient_digest=gradient_digest(a.gradients for a in applied),
         gradient_norm=float(np.mean([a.gradient_norm for a in applied])),
+        coarsest=Coarsest.of(a.coarsest for a in applied),
         gap=gap(streams.current_T, streams.behaviour_T, batch.sampler_logprobs_T),
         ratio_mean=float(ratio_ET.mean(dtype=np.float64)),
         ratio_max=float(ratio_ET.max()),

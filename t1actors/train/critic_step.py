@@ -16,7 +16,7 @@ import torch
 
 from t1actors.config import TrainConfig
 from t1actors.models.checkpoint import weights_digest
-from t1actors.models.gradients import Gradients
+from t1actors.models.gradients import Coarsest, Gradients
 from t1actors.models.value import ValueModel
 from t1actors.train.batch import Batch, micro_batches, minibatches
 from t1actors.train.digests import (
@@ -66,6 +66,8 @@ class CriticReport:
     gradient_digest: str
     gradient_norm: float
     """Mean over the updates, before clipping."""
+    coarsest: Coarsest
+    """Over all updates and tensors."""
     explained_variance: float
     """Of V_old, as in ``Values``."""
     detail: PartDetail
@@ -166,6 +168,7 @@ def critic_step(
         loss_digest=losses_digest(losses.totals),
         gradient_digest=gradient_digest(a.gradients for a in applied),
         gradient_norm=float(np.mean([a.gradient_norm for a in applied])),
+        coarsest=Coarsest.of(a.coarsest for a in applied),
         explained_variance=explained_variance(returns_T, values_T),
         detail=PartDetail(
             tensors=tuple(sorted(after.weights)),

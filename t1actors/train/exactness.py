@@ -20,24 +20,21 @@ class _Deterministic:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside = 0
-        self._found = (False, False)
+        self._found = 0
 
     def enter(self) -> None:
         with self._lock:
             if self._inside == 0:
-                self._found = (
-                    torch.are_deterministic_algorithms_enabled(),
-                    torch.is_deterministic_algorithms_warn_only_enabled(),
-                )
-                torch.use_deterministic_algorithms(True)
+                # Not use_deterministic_algorithms: that one loads torch's compiler too, a second of CPU, to tell it.
+                self._found = torch.get_deterministic_debug_mode()
+                torch.set_deterministic_debug_mode("error")
             self._inside += 1
 
     def leave(self) -> None:
         with self._lock:
             self._inside -= 1
             if self._inside == 0:
-                enabled, warn_only = self._found
-                torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+                torch.set_deterministic_debug_mode(self._found)
 
 
 _deterministic = _Deterministic()

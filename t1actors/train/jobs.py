@@ -146,7 +146,8 @@ class NetworkKind:
 
     def make(self, part: Literal["critic", "actor"], state: TrainerState) -> Policy | ValueModel:
         """A network for states like this one."""
-        model = ModelConfig(train_dtype=cast(Any, self.dtype))
+        # "native/avx2" is one of "native"; whether it is the same one is asked when it is there.
+        model = ModelConfig(train_dtype=cast(Any, self.dtype), kernels=cast(Any, self.kernels.partition("/")[0]))
         return policy_for(state, model) if part == "actor" else critic_for(state, model)
 
 

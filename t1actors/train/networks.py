@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
+from t1kernels.choice import kernels_called
 from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig
 
 from t1actors.config import ModelConfig
@@ -27,8 +28,7 @@ from t1actors.train.state import Tensors, TrainerState
 
 def initial_policy_state(model: ModelConfig) -> TrainerState:
     """The policy that ``model.policy`` names, with a fresh optimizer. Raises ``PolicyUnsupported``."""
-    policy = load_policy(model_folder(model.policy), dtype="float32")
-    return fresh_state(policy)
+    return fresh_state(_loaded_policy(model))
 
 
 def initial_critic_state(model: ModelConfig) -> TrainerState:
@@ -37,10 +37,14 @@ def initial_critic_state(model: ModelConfig) -> TrainerState:
     Raises ``PolicyUnsupported``, ``CheckpointError``.
     """
     if model.critic == "policy":
-        critic = ValueModel.from_policy(load_policy(model_folder(model.policy), dtype="float32"))
+        critic = ValueModel.from_policy(_loaded_policy(model))
     else:
-        critic = load_value(Path(model.critic), dtype="float32")
+        critic = load_value(Path(model.critic), dtype="float32", kernels=kernels_called(model.kernels))
     return fresh_state(critic)
+
+
+def _loaded_policy(model: ModelConfig) -> Policy:
+    return load_policy(model_folder(model.policy), dtype="float32", kernels=kernels_called(model.kernels))
 
 
 def fresh_state(network: Policy | ValueModel) -> TrainerState:
@@ -50,18 +54,24 @@ def fresh_state(network: Policy | ValueModel) -> TrainerState:
 
 
 def policy_for(state: TrainerState, model: ModelConfig) -> Policy:
-    """A network of the state's architecture in the training dtype, holding the state's weights. Raises ``StateError``."""
-    policy = new_policy(_config(state), seed=0, dtype=getattr(torch, model.train_dtype))
+    """A network of the state's architecture with the training dtype and the kernels of ``model``, holding the state's
+    weights. Raises ``StateError``."""
+    policy = _new_policy(state, model)
     load_masters(policy, state.weights)
     return policy
 
 
 def critic_for(state: TrainerState, model: ModelConfig) -> ValueModel:
     """As ``policy_for``, for a critic's state."""
-    trunk = new_policy(_config(state), seed=0, dtype=getattr(torch, model.train_dtype))
-    critic = ValueModel(trunk.hf.model)
+    trunk = _new_policy(state, model)
+    critic = ValueModel(trunk.hf.model, trunk.kernels)
     load_masters(critic, state.weights)
     return critic
+
+
+def _new_policy(state: TrainerState, model: ModelConfig) -> Policy:
+    dtype, kernels = getattr(torch, model.train_dtype), kernels_called(model.kernels)
+    return new_policy(_config(state), seed=0, dtype=dtype, kernels=kernels)
 
 
 def geometry_of(network: Network) -> Geometry:

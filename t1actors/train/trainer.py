@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from t1kernels.exact import ExactRangeError
 
+from t1actors.models.gradients import Coarsest
 from t1actors.models.network import Network
 from t1actors.train.digests import tensor_digests
 from t1actors.train.errors import NonFiniteError
@@ -26,10 +27,12 @@ from t1actors.train.state import Tensors, TrainerState
 
 @dataclass(frozen=True)
 class Applied:
-    """One optimizer update: the global norm before clipping, and a digest of each tensor's unclipped gradient."""
+    """One optimizer update: the global norm before clipping, a digest of each tensor's unclipped gradient, and where the
+    grid of the exact sums is coarsest."""
 
     gradient_norm: float
     gradients: list[bytes]
+    coarsest: Coarsest
 
 
 class Trainer:
@@ -75,15 +78,19 @@ class Trainer:
             raise self._unusable(error) from error
 
     def _unusable(self, error: ExactRangeError) -> NonFiniteError:
-        return NonFiniteError(
-            f"{self._what}, update {self._updates + 1}: {error}. Nothing was updated; lower the learning rate or look at "
-            "the batch's rewards and log-probs"
-        )
+        if error.finite:
+            fix = (
+                "the losses are too large for it: train on smaller rewards (a larger verify.reward_scale, which takes a new "
+                "run), and look for tokens with a wild ratio or value (examples/debug_step.py)"
+            )
+        else:
+            fix = "lower the learning rate, or look at the batch's rewards and log-probs (examples/debug_step.py)"
+        return NonFiniteError(f"{self._what}, update {self._updates + 1}: {error}. Nothing was updated; {fix}")
 
     def apply(self) -> Applied:
         """Update masters and network. Raises ``NonFiniteError``."""
         gradients = self.gradients()
-        digests = tensor_digests(gradients)
+        digests, coarsest = tensor_digests(gradients), self.sums.coarsest()
         norm = global_norm(gradients.values())
         clip_by_norm(gradients.values(), norm, self._config.gradient_clip)
         self._updates += 1
@@ -97,7 +104,7 @@ class Trainer:
                 update=self._updates,
             )
         load_masters(self._network, self._masters)
-        return Applied(norm, digests)
+        return Applied(norm, digests, coarsest)
 
     def state(self) -> TrainerState:
         """The state after the updates so far."""

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from t1actors.cli import resume
+from t1actors.cli import resume, run
 from t1actors.cli.main import main
 from t1actors.config import to_toml
 from t1actors.events import ActorReady, RunFailed, RunStarted, RunStopped, StopRequested, decode
 from t1actors.log.filelog import FileLog
 from t1actors.runtime.errors import RunDirectoryError
+from tests.cli.kernels_found import KernelsFound
 from tests.observe.recorded import Recorder, start, whole_run
 
 
@@ -154,3 +155,38 @@ def test_ctrl_c_while_the_report_is_written_leaves_a_run_that_is_finished(toy_ru
     assert main(["run", "--preset", "smoke", "--dir", str(toy_run), "--display", "quiet"]) == 130
     assert f"`t1 report {toy_run}` makes the report" in capsys.readouterr().err
     assert not told(toy_run, StopRequested)
+
+
+# --- the kernels ------------------------------------------------------------------------------------------------------
+
+
+def test_a_resumed_run_uses_the_kernels_it_was_begun_with(stopped, monkeypatch):
+    run_dir, _ = stopped
+    asked = []
+    monkeypatch.setattr(run, "_look_for_kernels", lambda wanted: asked.append(wanted) or KernelsFound(wanted))
+    assert main(["run", "--resume", str(run_dir), "--display", "quiet"]) == 0
+    assert asked == ["native"]  # the configuration says "auto"
+    assert [event.kernels for event in told(run_dir, RunStarted)] == ["native", "native"]
+
+
+def test_a_run_does_not_go_on_without_the_kernels_it_was_begun_with(stopped, monkeypatch, capsys):
+    run_dir, _ = stopped
+    monkeypatch.setattr(KernelsFound, "lacking", "no compiled kernels in there")
+    assert main(["run", "--resume", str(run_dir), "--display", "quiet"]) == 1
+    said = capsys.readouterr().err
+    assert "begun with the native kernels, which cannot be used here (no compiled kernels in there)" in said
+    assert "the padded kernels can, but give other bits: install a C compiler" in said
+    assert len(told(run_dir, RunStarted)) == 1
+
+
+def test_a_run_that_goes_on_where_operations_give_other_bits_says_which_and_so_does_its_report(
+    stopped, monkeypatch, capsys
+):
+    run_dir, _ = stopped
+    monkeypatch.setattr(KernelsFound, "facts", {**KernelsFound.facts, "operation torch exp": "3"})
+    assert main(["run", "--resume", str(run_dir), "--display", "plain"]) == 0
+    assert "1 of 2 operations give other bits here than where the run was begun: torch exp; " in capsys.readouterr().out
+    report = json.loads((run_dir / "report.json").read_text())
+    assert report["kernels"] == "native"
+    assert report["other_bits"] == {"2": ["torch exp"]}
+    assert "**other bits**: Session 2 of the run" in (run_dir / "report.md").read_text()

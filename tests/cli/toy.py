@@ -1,12 +1,35 @@
-"""A publisher that needs nobody: it opens no step, waits a moment and says that the run is finished (or has failed).
+"""`t1 run` with one toy actor, a publisher that needs nobody: it opens no step, waits a moment and says that the run is
+finished (or has failed).
 
 With ``run.seed=7`` the first session goes on until somebody stops it; later ones end by themselves. With 13 it fails.
+``python -m tests.cli.toy ARGUMENTS`` is `t1` with it, and draws no pictures.
 """
 
+import sys
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from t1actors.events import RunFailed, RunFinished, RunPaused, RunStarted, StopRequested, TimerFired
 from t1actors.runtime.actor import NOTHING, Decision, Wait
+
+ROOT = Path(__file__).parents[2]
+
+
+def install(set_attribute=setattr):
+    """Let `t1 run` host the toy alone, on a machine that passes all checks."""
+    from t1actors.cli import run
+    from t1actors.cli.checks import Check
+    from t1actors.cli.preflight import Preflight
+    from tests.cli.kernels_found import KernelsFound
+
+    async def fine(directory=None):
+        return [Check("sandbox", "good", "works")]
+
+    set_attribute(run, "ACTORS", {"publisher": "tests.cli.toy:Publisher"})
+    set_attribute(run, "ACTOR_ENVIRONMENT", {"PYTHONPATH": str(ROOT)})
+    set_attribute(run, "sandbox_checks", fine)
+    set_attribute(run, "_look_for_kernels", KernelsFound)
+    set_attribute(run, "preflight", lambda config, memory_bytes: Preflight(None, ()))
 
 
 class Publisher:
@@ -40,3 +63,12 @@ class Publisher:
     @asynccontextmanager
     async def running(self):
         yield
+
+
+if __name__ == "__main__":
+    from t1actors.cli.main import main
+    from t1actors.observe import report
+
+    install()
+    report.draw_all = lambda *_, **__: []
+    raise SystemExit(main(sys.argv[1:]))

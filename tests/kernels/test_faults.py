@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from t1kernels import choice
-from t1kernels.fingerprint import differences, operations
+from t1kernels.fingerprint import operations
+from t1kernels.hashes import differences
 from t1kernels.padded import PaddedKernels
 from t1kernels.probe import not_invariant
 from torch.utils import deterministic
@@ -114,7 +115,7 @@ def test_kernels_that_fail_the_probe_are_passed_over_and_the_reason_is_kept(make
     makers["native"] = Inexact
     chosen = choice.choose()
     assert isinstance(chosen.kernels, Probed)
-    assert choice.default_kernels() is chosen.kernels
+    assert choice.default_kernels() is choice.kernels_called("auto") is chosen.kernels
     assert "float32 gate" in chosen.passed_over["native"]
 
 
@@ -124,15 +125,9 @@ def test_without_exact_kernels_there_are_none(makers):
         choice.default_kernels()
 
 
-def test_other_kernels_may_be_the_default_for_a_while(makers):
-    mine = Probed()
-    with choice.using(mine):
-        assert choice.default_kernels() is mine
-    assert choice.default_kernels() is choice.choose().kernels
-
-
 def test_kernels_asked_for_by_name_are_these_or_none(makers):
     assert isinstance(choice.named_kernels("padded"), Probed)
+    assert choice.kernels_called("padded") is choice.named_kernels("padded")
     makers["native"] = Inexact
     with pytest.raises(choice.KernelsInexact, match="float32 gate"):
         choice.named_kernels("native")

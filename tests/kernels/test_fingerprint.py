@@ -7,7 +7,8 @@ import sys
 
 import pytest
 import torch
-from t1kernels.fingerprint import COMBINED, differences, fingerprint, operations, surroundings
+from t1kernels.fingerprint import fingerprint, operations, surroundings
+from t1kernels.hashes import COMBINED, differences
 from t1kernels.padded import PaddedKernels
 from t1kernels.samples import values
 

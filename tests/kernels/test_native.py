@@ -3,7 +3,8 @@
 import pytest
 import torch
 from t1kernels.exact import ExactSum
-from t1kernels.fingerprint import differences, operations
+from t1kernels.fingerprint import operations
+from t1kernels.hashes import differences
 from t1kernels.native import NativeKernels, NativeUnavailable
 from t1kernels.padded import PaddedKernels
 from t1kernels.samples import values

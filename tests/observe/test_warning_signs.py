@@ -55,6 +55,7 @@ def test_a_healthy_run_has_no_sign(healthy):
     [
         ("clip share", {"clip_share": 0.0299}, {"clip_share": 0.03}),
         ("KL", {"kl": 4.99e-3}, {"kl": 5e-3}),
+        ("gradient grid", {"quantum_over_rms": 0.99e-3}, {"quantum_over_rms": 1e-3}),
         ("critic", {"explained_variance": 0.0}, {"explained_variance": -1e-6}),
         ("drift", {"drift_in_loss": 0}, {"drift_in_loss": 1}),
         ("staleness", {"staleness": 1}, {"staleness": 2}),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from t1actors.actors.training import Retention, environment, snapshot_due
+from t1actors.actors.training import Retention, snapshot_due
 from t1actors.config import Config, RolloutConfig, to_toml
 from t1actors.events import (
     ActorInitialised,
@@ -38,6 +38,7 @@ from t1actors.train.actor_step import actor_step, staleness
 from t1actors.train.batch import Batch, batch_digest
 from t1actors.train.critic_step import critic_step, estimate_values
 from t1actors.train.digests import encode_detail
+from t1actors.train.environment import environment
 from t1actors.train.networks import geometry_of, working_weights
 from t1actors.train.state import TrainerState, actor_lane, critic_drops_moments, to_bytes
 from tests.train.tiny_batches import TRAIN, critic_state, policy_state, record, tiny_policy

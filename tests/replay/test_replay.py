@@ -391,6 +391,15 @@ def test_a_replay_uses_the_kernels_of_the_run(kept):
         assert "float32 attend" in report.operations[0].differing
 
 
+def test_what_the_run_was_begun_with_decides_over_what_its_actor_said(kept):
+    def change(event):
+        return msgspec.structs.replace(event, kernels="padded") if isinstance(event, RunStarted) else event
+
+    assert replayer(kept, change).inputs.kernels == "padded"
+    said = next(e.environment["kernels"] for e in events_of(kept) if getattr(e, "environment", None))
+    assert replayer(kept).inputs.kernels == said.partition("/")[0]
+
+
 # --- what cannot be replayed ------------------------------------------------------------------------------------------
 
 
