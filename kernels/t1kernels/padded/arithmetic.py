@@ -72,4 +72,4 @@ def probabilities(logits_NE: Tensor) -> Tensor:
 
 def on_grid(partial: Tensor, big: float) -> Tensor:
     """Float32 partials on the grid of an exact sum (``exact``), in float64."""
-    return (partial.double() + big) - big
+    return partial.to(torch.float64, copy=True).add_(big).sub_(big)

@@ -140,7 +140,10 @@ def vector_partials(dy_NH: Tensor, grains: Grains, sum_H: Tensor, big: float) ->
 
 def magnitude(partial: Tensor) -> float:
     """The largest magnitude; NaN where there is one."""
-    return float(partial.abs().max()) if partial.numel() else 0.0
+    if not partial.numel():
+        return 0.0
+    low, high = partial.aminmax()
+    return greater(-float(low), float(high))
 
 
 def greater(one: float, other: float) -> float:
