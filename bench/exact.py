@@ -62,7 +62,7 @@ class Sizes:
 FULL = Sizes({"float32": (128, 256, 512, 1024), "bfloat16": (128, 512)})
 QUICK = Sizes(
     {"float32": (64,)}, layers=1, sequences=2, length=66, decoded=(1, 2), context=5, new_tokens=2, rounds=1,
-    logprobs=(70, 16, 20_000),
+    logprobs=(128, 16, 20_000),
 )  # fmt: skip
 
 
@@ -213,13 +213,13 @@ def profile_tables(sizes: Sizes, found: Sequence[Measured], kernels: Mapping[str
 
 
 def memory_table(sizes: Sizes, kernels: Mapping[str, Kernels]) -> Table:
-    rows_, hidden, vocabulary = sizes.logprobs
+    count, hidden, vocabulary = sizes.logprobs
     mib, rows = 2**20, list[tuple[Cell, ...]]()
     for dtype in sizes.widths:
         kind = getattr(torch, dtype)
-        logits = rows_ * vocabulary * 4
-        peaks = {"full logits, cross_entropy": full_logits(rows_, hidden, vocabulary, kind)}
-        peaks |= {name: selected_logprobs(one, rows_, hidden, vocabulary, kind) for name, one in kernels.items()}
+        logits = count * vocabulary * 4
+        peaks = {"full logits, cross_entropy": full_logits(count, hidden, vocabulary, kind)}
+        peaks |= {name: selected_logprobs(one, count, hidden, vocabulary, kind) for name, one in kernels.items()}
         for name, peak in peaks.items():
             share = max(peak.forward, peak.backward) / logits
             says = "" if name not in kernels else "met" if share < MEMORY_TARGET else "**missed**"
@@ -228,11 +228,11 @@ def memory_table(sizes: Sizes, kernels: Mapping[str, Kernels]) -> Table:
         "Memory of log-probs",
         ("what", "dtype", "forward MiB", "backward MiB", "of the logits", f"below {MEMORY_TARGET:g}"),
         tuple(rows),
-        f"{rows_:,} rows of hidden {hidden:,}, a vocabulary of {vocabulary:,}: float32 logits are "
-        f"{rows_ * vocabulary * 4 / mib:,.0f} MiB. The most that torch's allocator held at a time, above what was there before. "
-        f"Made before, once a version of the weights and independent of rows: the head as the kernels want it ("
-        f"{vocabulary * hidden * 4 / mib:,.0f} MiB in each direction for native, once for padded in bfloat16) and the float64 "
-        f"sum of its gradient ({vocabulary * hidden * 8 / mib:,.0f} MiB).",
+        f"{count:,} rows of hidden {hidden:,}, a vocabulary of {vocabulary:,}: float32 logits are "
+        f"{count * vocabulary * 4 / mib:,.0f} MiB. The most that torch's allocator held at a time, above what was there "
+        "before. Made before, once a version of the weights and independent of rows: the head as the kernels want it "
+        f"({vocabulary * hidden * 4 / mib:,.0f} MiB in each direction for native, once for padded in bfloat16) and the "
+        f"float64 sum of its gradient ({vocabulary * hidden * 8 / mib:,.0f} MiB).",
     )
 
 

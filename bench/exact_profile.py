@@ -1,4 +1,4 @@
-"""Where the time of a piece of work goes, operation by operation: kernels, and the optimizer's parts, with clocks around them.
+"""Where the time of a piece of work goes: clocks around every kernel and every part of the optimizer.
 
 Guarantees: a second is counted once, for the innermost clock that runs; what no clock sees is ``REST``: Python, autograd, and
 torch's operations between the kernels (residual sums, gathering of rows).
