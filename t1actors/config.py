@@ -238,11 +238,9 @@ def resolve(*, preset: str | None = None, file: Path | None = None, sets: Sequen
         layers.append((f"preset {preset}", tomllib.loads(text)))
     if file is not None:
         try:
-            layers.append((str(file), tomllib.loads(file.read_text())))
+            layers.append((str(file), _toml(read_text(file), origin=str(file))))
         except FileNotFoundError as error:
             raise ConfigError(f"no configuration file {file}; write one from `t1 config show --preset demo`") from error
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{file}: not TOML: {error}") from error
     for text in sets:
         key, separator, value = text.partition("=")
         if not separator:
@@ -260,12 +258,20 @@ def resolve(*, preset: str | None = None, file: Path | None = None, sets: Sequen
 
 def from_toml(text: str, *, origin: str = "configuration") -> Config:
     """The configuration in ``text`` (what ``to_toml`` wrote). Raises ``ConfigError``."""
-    values = dict(_flatten(tomllib.loads(text)))
+    values = dict(_flatten(_toml(text, origin=origin)))
     for key in values:
         _check_key(key, origin)
     config = _build(Config, "", values, dict.fromkeys(values, origin))
     _validate(config)
     return config
+
+
+def read_text(file: Path) -> str:
+    """The text of a configuration file. Raises ``ConfigError``, ``OSError``."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not text in UTF-8, so no configuration: byte {error.start:,}") from error
 
 
 def to_toml(config: Config, origins: Mapping[str, str] | None = None) -> str:
@@ -295,6 +301,13 @@ def digest(config: Config) -> str:
 
 
 # --- helpers ------------------------------------------------------------------------------------------------------------
+
+
+def _toml(text: str, *, origin: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{origin}: not TOML: {error}") from error
 
 
 @functools.cache

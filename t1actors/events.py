@@ -644,12 +644,20 @@ def encode(event: AnyEvent | UnknownEvent) -> bytes:
     return event.raw if isinstance(event, UnknownEvent) else _encoder.encode(event)
 
 
+class EventMalformed(msgspec.ValidationError):
+    """An event of a known kind has not the fields that this version knows it with."""
+
+
 def decode(raw: bytes | memoryview) -> AnyEvent | UnknownEvent:
-    """The event in ``raw``. Raises ``msgspec.ValidationError`` (with the field's path) when a known kind is malformed."""
+    """The event in ``raw``. Raises ``EventMalformed`` (a ``msgspec.ValidationError``) naming kind and field when a known
+    kind is malformed."""
     try:
         return _decoder.decode(raw)
-    except msgspec.ValidationError:
+    except msgspec.ValidationError as error:
         kind = _envelope.decode(raw).kind
         if kind in _kinds:
-            raise
+            raise EventMalformed(
+                f"an event {kind} of the log cannot be read: {error}; another version of t1actors wrote it: use that one "
+                "(`t1 log cat RUN` shows the events of any version)"
+            ) from error
         return UnknownEvent(kind, bytes(raw))

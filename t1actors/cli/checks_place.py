@@ -35,6 +35,11 @@ ELSEWHERE = "choose another place with --dir"
 def of_the_place(directory: Path) -> list[Check]:
     """``directory`` need not exist: what it would be made in is looked at."""
     place = nearest_directory(directory)
+    if any(above.exists() and not above.is_dir() for above in (directory, *directory.parents)):
+        return [
+            Check("disk", "bad", f"{directory} is no directory, or lies below what is none", ELSEWHERE),
+            _watchers(),
+        ]
     checks = [_disk(place)]
     if checks[0].verdict != "bad":
         checks += [_file_system(place), _features(place)]

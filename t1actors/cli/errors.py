@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 
 from t1actors.config import ConfigError
+from t1actors.events import EventMalformed
 from t1actors.log.errors import LogError
 from t1actors.models.folder import ModelFolderError
 from t1actors.observe.follow import NoRun
@@ -34,6 +35,16 @@ SHORTAGES = {
 """What the machine had too little of, by the number of the error: such errors often name no file."""
 
 
+REFUSALS = {
+    errno.EACCES: "another user may, or root",
+    errno.EISDIR: "it is a directory where a file should be: name another, or move it away",
+    errno.ENOTDIR: "what should be a directory on the way there is none: name another place",
+    errno.EEXIST: "something is there already: name another place, or move it away",
+    errno.ENOENT: "look at how the name is written, and at where it is meant from",
+}
+"""What a file or directory that is named is or is not, by the number of the error."""
+
+
 class CommandFailed(Exception):
     """A command could not do what was asked. The message is all a person needs."""
 
@@ -44,6 +55,7 @@ class WrongUsage(Exception):
 
 EXPECTED = (
     CommandFailed,
+    EventMalformed,
     NoRun,
     LogError,
     BlobError,
@@ -65,9 +77,10 @@ def explain(error: BaseException) -> tuple[str, int] | None:
         return str(error), FAILED
     if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
         place = f"{error.filename}: " if error.filename is not None else ""
-        shortage = SHORTAGES.get(error.errno or 0)
-        if place or shortage:
-            return f"{place}{error.strerror}" + (f"; {shortage}" if shortage else ""), FAILED
+        known = SHORTAGES if not place else {**REFUSALS, **SHORTAGES}
+        hint = known.get(error.errno or 0)
+        if place or hint:
+            return f"{place}{error.strerror}" + (f"; {hint}" if hint else ""), FAILED
     if isinstance(error, MemoryError):
         return SHORTAGES[errno.ENOMEM], FAILED
     if isinstance(error, KeyboardInterrupt):

@@ -15,8 +15,10 @@ from typing import Annotated, Any, cast
 import msgpack
 from cyclopts import Parameter
 
+from t1actors.cli.errors import CommandFailed, WrongUsage
+from t1actors.cli.numbers import Whole
 from t1actors.cli.progress import Progress
-from t1actors.events import decode
+from t1actors.events import EventMalformed, UnknownEvent, decode
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.check import check_blobs, check_journals
 from t1actors.log.merged import Entry, merged
@@ -35,7 +37,7 @@ def cat(
     run: RunDirectory,
     *,
     trial: Annotated[str | None, Parameter(help="Only this trial, such as s3.t17.")] = None,
-    step: Annotated[int | None, Parameter(help="Only this step.")] = None,
+    step: Annotated[Whole | None, Parameter(help="Only this step.")] = None,
     actor: Annotated[str | None, Parameter(help="Only this actor's journal.")] = None,
     kind: Annotated[
         tuple[str, ...],
@@ -52,10 +54,19 @@ def cat(
 
     Example: `t1 log cat runs/latest --trial s3.t17`
     """
+    log = open_run(run)
+    if actor is not None and actor not in log.journals():
+        raise WrongUsage(f"--actor {actor}: {run} has no such journal; it has {', '.join(log.journals())}")
     attribution = Attribution()
     kinds = {k.casefold() for k in kind}
-    for entry in merged(open_run(run)):
-        event = decode(entry.raw)
+    seen: set[str] = set()
+    shown = total = 0
+    for entry in merged(log):
+        total += 1
+        try:
+            event = decode(entry.raw)
+        except EventMalformed:
+            event = UnknownEvent("", entry.raw)  # of another version: shown all the same
         attribution.note(event)
         if actor is not None and entry.frame.journal != actor:
             continue
@@ -64,9 +75,14 @@ def cat(
         if step is not None and attribution.step(event) != step:
             continue
         plain = cast("dict[str, Any]", msgpack.unpackb(entry.raw))
+        seen.add(str(plain.get("kind", "")))
         if kinds and str(plain.get("kind", "")).casefold() not in kinds:
             continue
         print(_json(entry, plain) if as_json else _line(entry, plain))
+        shown += 1
+    if not shown:
+        asked = {"--trial": trial, "--step": step, "--actor": actor, "--kind": " or ".join(kind) or None}
+        raise CommandFailed(_nothing(run, total, asked, seen))
 
 
 def check(run: RunDirectory) -> int:
@@ -105,6 +121,17 @@ def check(run: RunDirectory) -> int:
     journals = len(log.journals())
     print(f"{'clean' if not errors else f'{errors} errors'}: {journals} journals, {events:,} events")
     return 1 if errors else 0
+
+
+def _nothing(run: Path, total: int, asked: dict[str, object], kinds: set[str]) -> str:
+    """Why nothing was shown. ``kinds`` are those of the events that only --kind left out."""
+    given = [f"{name} {value}" for name, value in asked.items() if value is not None]
+    if not given:
+        return f"{run}: it has no events yet"
+    text = f"{run}: none of its {total:,} events is of {', '.join(given)}"
+    if kinds:
+        return f"{text}; without --kind there are: {', '.join(sorted(kinds))}"
+    return f"{text}; a trial is named as in s3.t17, of step 3" if asked["--trial"] is not None else text
 
 
 # --- how an event is shown ------------------------------------------------------------------------------------------

@@ -9,15 +9,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from t1actors.cli.errors import CommandFailed, WrongUsage
+from t1actors.cli.errors import WrongUsage
+from t1actors.cli.numbers import Whole
 from t1actors.cli.progress import Progress
+from t1actors.observe.follow import open_run
 from t1actors.observe.quantities import duration
 
 
 def replay(
     run: Annotated[Path, Parameter(help="A run's directory, such as runs/latest.")],
     *,
-    step: Annotated[int | None, Parameter(help="The step to replay.")] = None,
+    step: Annotated[Whole | None, Parameter(help="The step to replay.")] = None,
     every: Annotated[
         bool, Parameter(name="--all", help="Replay every step, one after another.", negative=(), show_default=False)
     ] = False,
@@ -31,8 +33,7 @@ def replay(
     """
     if (step is None) == (not every):
         raise WrongUsage("say which step: --step N, or --all")
-    if not (run / "log").is_dir():
-        raise CommandFailed(f"{run}: no run here (it has no log/ folder); `t1 runs` lists the runs there are")
+    open_run(run)  # so that nobody waits for torch to hear that there is none
     print("loading torch", file=sys.stderr, flush=True)
     from t1actors.replay.inputs import ReplayImpossible
     from t1actors.replay.report import IMPOSSIBLE

@@ -8,18 +8,22 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from t1actors.cli.errors import WrongUsage
+from t1actors.cli.errors import CommandFailed, WrongUsage
+from t1actors.cli.numbers import Whole
 from t1actors.cli.reporting import report_with_progress
 from t1actors.observe.figures import Figures
 from t1actors.observe.quantities import duration, figure, percent
 
+RUNS = Path("runs")
 RunDirectory = Annotated[Path, Parameter(help="A run's directory, such as runs/latest.")]
 
 
 def report(
     run: RunDirectory,
     *,
-    step: Annotated[int | None, Parameter(help="The step to draw on the wall clock; a typical one by default.")] = None,
+    step: Annotated[
+        Whole | None, Parameter(help="The step to draw on the wall clock; a typical one by default.")
+    ] = None,
 ) -> None:
     """Make report.md, report.json and plots/ again from the run's log.
 
@@ -43,11 +47,15 @@ def report(
     print(f"\n{run / 'report.md'}")
 
 
-def runs(directory: Annotated[Path, Parameter(help="Where runs are kept.")] = Path("runs")) -> None:
+def runs(directory: Annotated[Path, Parameter(help="Where runs are kept.")] = RUNS) -> None:
     """List the runs in a directory, oldest first, with what their reports say.
 
     Example: `t1 runs`
     """
+    if directory.exists() and not directory.is_dir():
+        raise CommandFailed(f"{directory} is no directory; name one that holds a folder for each run")
+    if not directory.exists() and directory != RUNS:
+        raise CommandFailed(f"{directory}: no such directory; without an argument, `t1 runs` looks in {RUNS}")
     found = sorted(
         (p for p in directory.glob("*") if (p / "log").is_dir() and not p.is_symlink()),
         key=lambda p: p.stat().st_mtime,
@@ -63,7 +71,7 @@ def runs(directory: Annotated[Path, Parameter(help="Where runs are kept.")] = Pa
 def _row(path: Path) -> str:
     try:
         f = msgspec.json.decode((path / "report.json").read_bytes(), type=Figures)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError):
         return f"{path.name:<34} {'':>5} {'':>16} {'':>18} {'':>12}  no report; `t1 report {path}` makes it"
     state = "finished" if f.finished else "stopped" if f.complete else "going on, or killed"
     reward = f"{figure(f.reward_first5)} > {figure(f.reward_last5)}"

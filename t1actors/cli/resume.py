@@ -15,7 +15,7 @@ from t1kernels.hashes import differences, known
 
 from t1actors.cli.errors import CommandFailed
 from t1actors.cli.preflight import check_unchanged
-from t1actors.config import Config, from_toml
+from t1actors.config import Config, from_toml, read_text
 from t1actors.observe.follow import SUPERVISOR, open_run, read_run
 from t1actors.observe.quantities import duration
 from t1actors.observe.view import RunView
@@ -94,7 +94,7 @@ def shown(path: Path) -> Path:
 def _config(run_dir: Path, view: RunView) -> Config:
     path = run_dir / "config.toml"
     if path.exists() or view.config is None:
-        return from_toml(path.read_text(), origin=str(path))
+        return from_toml(read_text(path), origin=str(path))
     return view.config  # the log has it too
 
 

@@ -14,6 +14,7 @@ import trio
 from cyclopts import Parameter
 
 from t1actors.cli.errors import CommandFailed
+from t1actors.cli.numbers import Whole, at_least
 from t1actors.cli.progress import Progress
 from t1actors.sandbox.backend import NamespaceBackend
 from t1actors.tasks.demos import read_demonstrations
@@ -22,9 +23,9 @@ from t1actors.tasks.demos import read_demonstrations
 def demos(
     file: Annotated[Path, Parameter(help="Where to write the corpus, such as demonstrations.jsonl.gz.")],
     *,
-    count: Annotated[int, Parameter(help="How many demonstrations.")] = 6000,
-    seed: Annotated[int, Parameter(help="Which mistakes are made, and where.")] = 0,
-    parallel: Annotated[int, Parameter(help="Sandboxes at once.")] = 8,
+    count: Annotated[Whole, Parameter(help="How many demonstrations.")] = 6000,
+    seed: Annotated[Whole, Parameter(help="Which mistakes are made, and where.")] = 0,
+    parallel: Annotated[Whole, Parameter(help="Sandboxes at once.")] = 8,
 ) -> None:
     """Execute noisy demonstrations of the built-in tasks in real sandboxes and write them down.
 
@@ -32,6 +33,11 @@ def demos(
 
     Example: `t1 warmstart demos demonstrations.jsonl.gz --count 6000`
     """
+    at_least(1, "--count", count)
+    at_least(1, "--parallel", parallel)
+    if file.is_dir():
+        raise CommandFailed(f"{file} is a directory; name the file to write in it, such as {file / 'demos.jsonl.gz'}")
+    _make_writable(file.parent)
     print("loading torch", file=sys.stderr, flush=True)
     from t1actors.train.warmstart import WarmstartConfig, demonstrate
 
@@ -59,14 +65,15 @@ def make(
 
     Example: `t1 warmstart make my-warm-start`
     """
+    if corpus is not None and not corpus.exists():
+        raise CommandFailed(f"no demonstrations at {corpus}; `t1 warmstart demos FILE` makes some")
+    _make_writable(folder)
     print("loading torch", file=sys.stderr, flush=True)
     from t1actors.train.sft import SftProgress
     from t1actors.train.warmstart import WarmstartConfig, shipped_corpus
     from t1actors.train.warmstart import make as make_policy
 
     source = corpus or shipped_corpus()
-    if not source.exists():
-        raise CommandFailed(f"no demonstrations at {source}; `t1 warmstart demos FILE` makes some")
     config = WarmstartConfig()
     print("reading the demonstrations and training the tokenizer", file=sys.stderr, flush=True)
     with Progress("steps") as progress:
@@ -76,3 +83,10 @@ def make(
 
         make_policy(folder, read_demonstrations(source), config, on_progress=on_progress)
     print(f"{folder}, {progress.elapsed}")
+
+
+def _make_writable(folder: Path) -> None:
+    """What cannot be written is said now, and not after the work. Raises ``OSError``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass

@@ -28,7 +28,13 @@ def open_run(run_dir: Path) -> FileLog:
     """The log of the run in ``run_dir``, for reading. Raises ``NoRun``."""
     if not (run_dir / "log").is_dir():
         raise NoRun(f"{run_dir}: no run here (it has no log/ folder); `t1 runs` lists the runs there are")
-    return FileLog(run_dir / "log")
+    log = FileLog(run_dir / "log")
+    if SUPERVISOR not in log.journals():
+        raise NoRun(
+            f"{run_dir}: no run here: its log/ has no journal of the supervisor, with which every run begins; if it was "
+            "lost, restore it from a copy"
+        )
+    return log
 
 
 class RunReader:
