@@ -27,7 +27,7 @@ from t1actors.events import (
 from t1actors.log.blobs import FileBlobs
 from t1actors.payloads import unpack, unpack_array
 from t1actors.tito import record
-from tests.loop.runs import TinyRun
+from tests.loop.runs import TinyRun, engine_gaps
 
 
 def test_the_run_ends_with_every_step_it_planned(tiny_run: TinyRun) -> None:
@@ -116,10 +116,16 @@ def test_the_ratio_is_one_for_the_first_batch_and_moves_when_the_weights_have_mo
     assert second.policy_movement_mean > 0.0
 
 
-def test_the_engine_gap_is_rounding_and_the_gap_has_two_parts(tiny_run: TinyRun) -> None:
+def test_the_engine_gap_is_exactly_zero_for_every_token_of_every_step(tiny_run: TinyRun) -> None:
+    updates = tiny_run.of(ActorUpdated)
+    assert len(updates) == 4
+    assert [(u.engine_gap_mean, u.engine_gap_max) for u in updates] == [(0.0, 0.0)] * 4
+    assert engine_gaps(tiny_run.run_dir, tiny_run.events) == {update.step: 0 for update in updates}
+
+
+def test_what_is_left_of_the_gap_is_the_policys_movement(tiny_run: TinyRun) -> None:
     for update in tiny_run.of(ActorUpdated):
-        assert update.engine_gap_max < 1e-4
-        assert update.gap_max <= update.engine_gap_max + update.policy_movement_max + 1e-9
+        assert (update.gap_mean, update.gap_max) == (update.policy_movement_mean, update.policy_movement_max)
 
 
 def test_the_critic_values_a_batch_before_it_trains_on_it(tiny_run: TinyRun) -> None:
