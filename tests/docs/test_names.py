@@ -131,7 +131,8 @@ def test_files_and_folders_exist():
             continue
         room = (ROOT / place.partition(":")[0]).parent
         near = [ROOT / text, PACKAGE / text, room / text, ROOT / "kernels" / text]
-        if not any(path.exists() for path in near) and not list(PACKAGE.glob(f"*/{text}")):
+        anywhere = [*PACKAGE.glob(f"*/{text}"), *(ROOT / "kernels" / "t1kernels").rglob(text)]
+        if not any(path.exists() for path in near) and not anywhere:
             wrong.append(f"{place}: {text}")
     assert not wrong, f"no such files: {wrong}"
 

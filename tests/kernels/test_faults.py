@@ -163,10 +163,10 @@ def surrounded(x):
 def test_no_result_depends_on_memory_that_the_call_did_not_write_or_was_not_given(kernels):
     found = operations(kernels)
     assert deterministic.fill_uninitialized_memory
-    enabled = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)  # fresh memory is filled with NaN, and integers with the largest
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")  # fresh memory is filled with NaN, and integers with the largest
     try:
         assert torch.empty(3).isnan().all()
         assert differences(found, operations(Surrounded(kernels))) == []
     finally:
-        torch.use_deterministic_algorithms(enabled)
+        torch.set_deterministic_debug_mode(mode)

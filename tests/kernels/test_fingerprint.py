@@ -1,15 +1,10 @@
-"""A fingerprint is the same wherever bits are, and says which operations differ where they are not."""
-
-import json
-import os
-import subprocess
-import sys
+"""A fingerprint is the same wherever bits are, and says which operations differ where they are not. That another process has
+the same one: tests/train/test_environment.py."""
 
 import pytest
 import torch
-from t1kernels.fingerprint import fingerprint, operations, surroundings
+from t1kernels.fingerprint import operations, surroundings
 from t1kernels.hashes import COMBINED, differences
-from t1kernels.padded import PaddedKernels
 from t1kernels.samples import values
 
 from tests.kernels.implementations import MAKERS, fastest, implementation
@@ -33,18 +28,6 @@ def test_repeats_have_the_same_hashes(kernels, found):
     assert len(found) > 60
     hashes = [found[name] for name in found if "select_experts" not in name]  # integers: alike in both dtypes
     assert len(set(hashes)) == len(hashes), "two operations with one hash: one of them computes nothing"
-
-
-def test_another_process_has_the_same_fingerprint():
-    code = (
-        "import json, sys; from t1kernels.fingerprint import fingerprint; from t1kernels.padded import PaddedKernels\n"
-    )
-    code += "json.dump(fingerprint(PaddedKernels()), sys.stdout)"
-    path = os.pathsep.join(filter(None, sys.path))
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": path}
-    )
-    assert json.loads(done.stdout) == fingerprint(PaddedKernels())
 
 
 @pytest.mark.parametrize(

@@ -131,10 +131,3 @@ def test_a_look_that_nobody_waits_for_is_ended(monkeypatch, tmp_path):
     with Search("auto", env={}) as search:
         process = search._process
     assert process.returncode == -9
-
-
-def test_a_real_look_finds_kernels_that_are_here_and_hashes_their_operations():
-    found = look("padded")
-    assert found.kernels == found.facts["kernels"] == "padded"
-    assert "operation float32 matmul" in found.facts
-    assert found.facts["threads"] == "1"

@@ -7,6 +7,7 @@ from t1kernels import choice
 from t1kernels.native import NativeUnavailable
 from t1kernels.padded import PaddedKernels
 
+from t1actors.runtime.numerics import Search
 from t1actors.train.environment import answer, environment, implementation
 from t1actors.train.jobs import NetworkKind
 from tests.train.tiny_batches import critic_state, policy_state, tiny_policy
@@ -39,6 +40,14 @@ def test_without_the_fast_kernels_the_next_ones_are_found_and_the_reason_is_told
 def test_what_is_asked_for_by_name_is_not_replaced(no_native):
     assert answer("native") == {"lacking": "no compiled kernels in there", "instead": "padded"}
     assert answer("padded")["kernels"] == "padded"
+
+
+def test_a_process_that_looks_has_the_fingerprint_that_a_step_here_has():
+    with Search("padded", env={"OMP_NUM_THREADS": "1"}) as search:
+        found = search.found()
+    assert found.kernels == "padded"
+    assert "operation float32 matmul" in found.facts
+    assert found.facts == environment("padded")
 
 
 def test_an_implementation_is_asked_for_without_its_instruction_set():
