@@ -35,7 +35,7 @@ def peak_bytes(run: Callable[[], object]) -> int:
     events = [e for e in found.profiler.kineto_results.events() if e.name() == "[memory]"]  # type: ignore[union-attr]
     live = peak = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
-        live += event.nbytes()
+        live += event.nbytes()  # type: ignore[attr-defined]  (torch's stubs do not know it)
         peak = max(peak, live)
     return peak
 

@@ -10,7 +10,7 @@ import functools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, cast
 from unittest import mock
 
@@ -103,8 +103,10 @@ def profile(clocks: Clocks, run: Callable[[], object], *, times: int, optimizer:
 
 @contextmanager
 def _optimizer(clocks: Clocks) -> Iterator[None]:
-    timed = {name: clocks.timing(shown, getattr(trainer, name)) for name, shown in OPTIMIZER.items()}
-    scaled = clocks.timing("optimizer: gradients out of their sums", Gradients.scaled)
-    begun = clocks.timing("optimizer: empty sums", Gradients.__init__)
-    with mock.patch.multiple(trainer, **timed), mock.patch.multiple(Gradients, scaled=scaled, __init__=begun):
+    parts = [(trainer, name, shown) for name, shown in OPTIMIZER.items()]
+    parts += [(Gradients, "scaled", "optimizer: gradients out of their sums")]
+    parts += [(Gradients, "__init__", "optimizer: empty sums")]
+    with ExitStack() as patches:
+        for owner, name, shown in parts:
+            patches.enter_context(mock.patch.object(owner, name, clocks.timing(shown, getattr(owner, name))))
         yield

@@ -41,11 +41,21 @@ def model(hidden: int, layers: int, dtype: torch.dtype) -> Policy:
     the multiply-adds of a token (there: 48 layers, a vocabulary of 74 widths; here: 1.5 widths a layer)."""
     heads = max(2, hidden // HEAD_WIDTH)
     config = Qwen3MoeConfig(
-        vocab_size=hidden * layers * 3 // 2, hidden_size=hidden, intermediate_size=2 * hidden,
-        moe_intermediate_size=hidden * 3 // 8, num_hidden_layers=layers, num_attention_heads=heads,
-        num_key_value_heads=max(1, heads // 4), head_dim=HEAD_WIDTH, num_experts=EXPERTS, num_experts_per_tok=CHOSEN,
-        norm_topk_prob=True, tie_word_embeddings=True, max_position_embeddings=4096, router_aux_loss_coef=0.0,
-    )  # fmt: skip
+        vocab_size=hidden * layers * 3 // 2,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        moe_intermediate_size=hidden * 3 // 8,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=max(1, heads // 4),
+        head_dim=HEAD_WIDTH,  # type: ignore[call-arg]  (an attribute of the architecture, not of the dataclass)
+        num_experts=EXPERTS,
+        num_experts_per_tok=CHOSEN,
+        norm_topk_prob=True,
+        tie_word_embeddings=True,
+        max_position_embeddings=4096,
+        router_aux_loss_coef=0.0,
+    )
     return new_policy(config, seed=0, dtype=dtype)
 
 
