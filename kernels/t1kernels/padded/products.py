@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from t1kernels.interface import Grains, Weight
-from t1kernels.padded.arithmetic import folded, on_grid
+from t1kernels.padded.arithmetic import on_grid
 
 ROWS = 16
 COLUMNS = 256
@@ -132,10 +132,18 @@ def vector_partials(dy_NH: Tensor, grains: Grains, sum_H: Tensor, big: float) ->
     """Add the sum of each grain's rows, on the grid; the largest magnitude of a partial."""
     largest = 0.0
     for some in by_size(grains, dy_NH.shape[1]):
-        partial_GH = folded(some.of(dy_NH).transpose(1, 2))
+        partial_GH = _rows_folded(some.of(dy_NH))
         largest = greater(largest, magnitude(partial_GH))
         sum_H += on_grid(partial_GH, big).sum(0)
     return largest
+
+
+def _rows_folded(x_GSH: Tensor) -> Tensor:
+    """``folded`` over the rows of grains, of which there is a power of two, without turning them over."""
+    while x_GSH.shape[1] > 1:
+        first_GSH, second_GSH = x_GSH.chunk(2, dim=1)
+        x_GSH = first_GSH + second_GSH
+    return x_GSH[:, 0]
 
 
 def magnitude(partial: Tensor) -> float:
