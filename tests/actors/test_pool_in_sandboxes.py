@@ -22,7 +22,7 @@ async def perform(pool: Pool, effect: Effect) -> Sequence[AnyEvent]:
     return await pool.perform(effect, Performing(attempt=1, report=_no_report))
 
 
-def test_a_command_that_meets_its_trials_seal_fails_nothing(tmp_path: Path) -> None:
+def test_a_command_that_meets_its_trials_seal_fails_nothing(host_makes_sandboxes: None, tmp_path: Path) -> None:
     """The agent's time runs out between a turn and its command: the trial is graded as it stands."""
 
     async def main() -> None:

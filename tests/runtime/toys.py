@@ -95,7 +95,7 @@ class Received:
 
 
 class Sink(Toy):
-    """Ends the run when it has all. Asked to stop, it pauses with the next number that can be divided by 30."""
+    """Ends the run when it has all. Asked to stop, it pauses with the next number above 0 that can be divided by 30."""
 
     reads = frozenset({"triple"})
 
@@ -114,7 +114,7 @@ class Sink(Toy):
     def decide(self, state, event):
         if isinstance(event, GenerationQuiesced) and len(state.numbers) == self.total:
             return Decision(events=[RunFinished(steps=len(state.numbers), version="")])
-        if isinstance(event, GenerationQuiesced) and state.stopping and event.step % 30 == 0:
+        if isinstance(event, GenerationQuiesced) and state.stopping and event.step and event.step % 30 == 0:
             state.stopping = False
             return Decision(events=[RunPaused(step=event.step, session=state.session)])
         return NOTHING
