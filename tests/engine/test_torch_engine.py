@@ -62,11 +62,12 @@ def test_load_waits_for_live_requests_and_later_ones_use_the_new_weights(backend
 
         async with replica.running(), anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: generate("a", max_new_tokens=60))
+            tasks.start_soon(lambda: generate("short", max_new_tokens=20))
             await anyio.wait_all_tasks_blocked()
             tasks.start_soon(load)
             await anyio.wait_all_tasks_blocked()
             tasks.start_soon(generate, "b")
-        assert order == [("a", before), ("load", other.digest()), ("b", other.digest())]
+        assert order == [("short", before), ("a", before), ("load", other.digest()), ("b", other.digest())]
 
     anyio.run(main, backend=backend)
 
