@@ -76,9 +76,10 @@ class Search:
         """Waits for the answer. Raises ``KernelsLacking``, ``NumericsUnknown``."""
         try:
             said, complaint = self._process.communicate(timeout=DEADLINE_S)
-            answer = json.loads(said)
         except subprocess.TimeoutExpired as error:
             raise NumericsUnknown(f"looking for kernels took more than {DEADLINE_S:.0f} s") from error
+        try:
+            answer = json.loads(said)
         except ValueError as error:
             last = (complaint.strip().splitlines() or ["it said nothing"])[-1]
             raise NumericsUnknown(
