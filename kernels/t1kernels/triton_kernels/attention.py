@@ -31,6 +31,7 @@ def store_kernel(
     keys, values, key, value, first_page, position, groups, width,
     PAGE: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
+    """One row's key and value to their place in its sequence's pages; a page of keys is transposed."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.load(position + row)
     page, place = tl.load(first_page + row) + at // PAGE, at % PAGE

@@ -31,6 +31,7 @@ def probabilities(logits, row, row_here, experts, EXPERTS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows"])
 def select_kernel(logits, chosen, rows, experts, EXPERTS: tl.constexpr, CHOSEN: tl.constexpr, ROWS: tl.constexpr):
+    """The most probable experts of some rows, equals by ascending id; the chosen ids ascend."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     row_here = row < rows
     p = probabilities(logits, row, row_here, experts, EXPERTS)
@@ -52,6 +53,7 @@ def gate_kernel(
     logits, chosen, weights, rows, experts,
     NORMALISE: tl.constexpr, EXPERTS: tl.constexpr, CHOSEN: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
+    """Weights of the chosen experts of some rows, whoever chose them."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     row_here = row < rows
     p = probabilities(logits, row, row_here, experts, EXPERTS)
@@ -74,6 +76,7 @@ def gate_gradient_kernel(
     dweights, logits, chosen, dlogits, rows, experts,
     NORMALISE: tl.constexpr, EXPERTS: tl.constexpr, CHOSEN: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
+    """The gradient of the gate's weights to the router's logits."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     row_here = row < rows
     p = probabilities(logits, row, row_here, experts, EXPERTS)
@@ -103,6 +106,7 @@ def gate_gradient_kernel(
 def combine_kernel(
     rows_RH, place, weights, out, width, WEIGHTED: tl.constexpr, CHOSEN: tl.constexpr, COLUMNS: tl.constexpr
 ):
+    """A token's sum over its experts' rows, folded in the order of its slots."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     here = column < width

@@ -26,9 +26,11 @@ class OnDevice:
         return self._kernels.name
 
     def weight(self, tensor: Tensor) -> Any:
+        """See ``interface.Kernels.weight``; it stays on the device."""
         return self._kernels.weight(tensor)
 
     def store(self, keys: Tensor, values: Tensor, *rest: Tensor) -> None:
+        """See ``interface.Kernels.store``; the pages of the host are written."""
         moved = [self._there(t) for t in (keys, values, *rest)]
         self._kernels.store(*moved)
         keys.copy_(moved[0])

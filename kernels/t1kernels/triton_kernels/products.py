@@ -69,6 +69,7 @@ def product_kernel(
     GROUPED: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
     WHOLE: tl.constexpr,
 ):  # fmt: skip
+    """A tile of a product, or of its group's: the whole depth in one program."""
     tile = tl.program_id(0)
     if GROUPED:
         first = tl.load(tile_first + tile)

@@ -27,6 +27,7 @@ def whole_rows(width: int) -> tuple[int, int]:
 
 @triton.jit(do_not_specialize=["rows"])
 def rms_norm_kernel(x, weight, y, scale, rows, width, eps, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Norms of some rows, and the factor of each for the gradient."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     here = (row < rows)[:, None] & (column < width)[None, :]
@@ -40,6 +41,7 @@ def rms_norm_kernel(x, weight, y, scale, rows, width, eps, ROWS: tl.constexpr, W
 
 @triton.jit(do_not_specialize=["rows"])
 def rms_norm_gradient_kernel(dy, x, weight, scale, dx, rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """The gradient of a norm to its rows."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     here = (row < rows)[:, None] & (column < width)[None, :]
@@ -57,6 +59,7 @@ def norm_weight_gradient_kernel(
     dy, x, scale, grain_first, grain_end, total, largest, width,
     BIG: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    """One grain's partial gradient of a norm's weight, added on the grid."""
     grain = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     column_here = column < width
@@ -94,6 +97,7 @@ def rope_kernel(x, cosine, sine, y, pairs, heads, half, BACK: tl.constexpr, ROWS
 
 @triton.jit(do_not_specialize=["elements"])
 def silu_mul_kernel(gate_up, h, elements, width, BLOCK: tl.constexpr):
+    """silu(gate) * up, element by element."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = at < elements
     source = gate_up + at // width * 2 * width + at % width
@@ -107,6 +111,7 @@ def silu_mul_kernel(gate_up, h, elements, width, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["elements"])
 def silu_mul_gradient_kernel(dh, gate_up, dgate_up, elements, width, BLOCK: tl.constexpr):
+    """The gradient of ``silu_mul`` to gate and up."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = at < elements
     place = at // width * 2 * width + at % width

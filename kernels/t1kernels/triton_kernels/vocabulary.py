@@ -59,6 +59,7 @@ def softmax_of_hidden_kernel(
     hidden, head, ids, parts, chosen, temperature, rows, words, depth,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr,
     ):  # fmt: skip
+    """Statistics of one tile of the vocabulary for some rows, from products that are not kept."""
     row = (tl.program_id(0) * ROWS).to(tl.int64) + tl.arange(0, ROWS)
     column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)
     row_here, column_here = row < rows, column < words
@@ -77,6 +78,7 @@ def softmax_of_hidden_kernel(
 def softmax_of_logits_kernel(
     logits, parts, temperature, rows, words, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr
 ):
+    """The same statistics from logits that the sampler has."""
     row = (tl.program_id(0) * ROWS).to(tl.int64) + tl.arange(0, ROWS)
     column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)
     row_here, column_here = row < rows, column < words
@@ -122,6 +124,7 @@ def fold_kernel(parts, softmax, weighted, rows, tiles, ROWS: tl.constexpr, TILES
 
 @triton.jit(do_not_specialize=["rows"])
 def answers_kernel(chosen, softmax, weighted, logprob, entropy, rows, ROWS: tl.constexpr):
+    """Log-prob and entropy of some rows from their folded statistics."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     here = row < rows
     m = tl.load(softmax + 2 * row, mask=here, other=0.0)
@@ -155,6 +158,7 @@ def slope_kernel(
 
 @triton.jit
 def draw_kernel(logits, temperature, uniform, softmax, token, chosen, words, WORDS: tl.constexpr):
+    """One row's token: where the running sum of its probabilities passes the uniform number."""
     row = tl.program_id(0).to(tl.int64)
     divisor = tl.load(temperature + row)
     greedy = divisor == 0.0

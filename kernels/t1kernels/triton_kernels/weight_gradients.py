@@ -48,6 +48,7 @@ def weight_gradient_kernel(
     dy, x, chunk_first, chunk_end, chunk_last, job_weight, job_first, job_end, total, largest, outputs, inputs,
     BIG: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
+    """One tile of one job's weight gradient: each grain summed in float32, then added on the grid."""
     across = tl.cdiv(inputs, INPUTS)
     output = tl.program_id(0) // across * OUTPUTS + tl.arange(0, OUTPUTS)
     input_ = tl.program_id(0) % across * INPUTS + tl.arange(0, INPUTS)
@@ -78,6 +79,7 @@ def weight_gradient_kernel(
 
 @triton.jit(do_not_specialize=["elements"])
 def embedding_gradient_kernel(dx, ids, total, largest, elements, width, BIG: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows of the embedding's gradient, each on the grid, added exactly."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = at < elements
     value = tl.load(dx + at, mask=here, other=0.0).to(tl.float32)
