@@ -318,6 +318,7 @@ def _fold_trial(view: RunView, event: AnyEvent) -> None:
             seconds["decode"] += event.decode_s
         case TurnExecuted():
             seconds["run command"] += event.seconds
+            trial.timed_out_turns += event.timed_out
         case EpisodeEnded():
             trial.end_reason = event.reason
             trial.phase = "ended"

@@ -23,6 +23,7 @@ GAP_OF_ROUNDING = 1e-5
 WARN_GRID = 1e-3
 WARN_REWARD = 0.9
 WARN_RETOKENIZED = 0.02
+WARN_TIMED_OUT = 0.01
 WARN_LOST = 2.0
 WARN_LOST_LAUNCHED = 20
 """A family with fewer trials than this may be lost more often by chance."""
@@ -238,6 +239,15 @@ def _lost(f: Figures) -> Iterator[Sign]:
             f"{named(drifting)}: the model writes text that its tokenizer cuts otherwise."
         )
         yield Sign("boundaries", text, f"t1 log cat . --step {drifting[0]} --kind TrajectoryAssembled", drifting)
+    late = [s for s in f.by_step if s.timed_out_turns >= WARN_TIMED_OUT]
+    if late:
+        text = (
+            f"Up to {percent(max(s.timed_out_turns for s in late))} of the commands ran into rollout.command_deadline_s in "
+            f"{named([s.step for s in late])}. If they are quick ones, the machine was too busy, and rewards are lower "
+            "for it: run less beside it or give them more time."
+        )
+        steps = tuple(s.step for s in late)
+        yield Sign("slow commands", text, f"t1 log cat . --step {steps[0]} --kind TurnExecuted", steps)
     if f.restarts:
         text = f"Actors were started again: {', '.join(f'{name} {count}x' for name, count in f.restarts.items())}."
         yield Sign("restarts", text, "t1 log cat . --kind ActorStopped")

@@ -148,6 +148,14 @@ def test_unmeasured_trials_and_gradings_are_counted_by_cause_with_the_steps(heal
     assert "graded" not in signs["unmeasured gradings"].text
 
 
+def test_commands_that_ran_out_of_time_are_a_sign_since_a_busy_machine_costs_reward(healthy):
+    assert "slow commands" not in found(with_steps(healthy, [4], timed_out_turns=0.009))
+    sign = found(with_steps(healthy, [4, 5], timed_out_turns=0.25))["slow commands"]
+    assert sign.steps == (7, 8)
+    assert "25.0 %" in sign.text or "25 %" in sign.text
+    assert "rollout.command_deadline_s" in sign.text
+
+
 def test_how_a_run_ended_comes_first(healthy):
     failed = changed(healthy, finished=False, failed_reason="barrier after step 4: no answer from sampler")
     assert next(iter(warning_signs(with_steps(failed, [1], kl=1.0)))).name == "failed"
