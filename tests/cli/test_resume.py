@@ -1,7 +1,10 @@
 """`t1 run --resume`: what goes on, what is refused, and what is said."""
 
+import contextlib
+import io
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -16,6 +19,7 @@ from t1actors.events import ActorReady, RunFailed, RunStarted, RunStopped, StopR
 from t1actors.log.filelog import FileLog
 from t1actors.runtime.errors import RunDirectoryError
 from tests.cli.kernels_found import KernelsFound
+from tests.cli.toy import install
 from tests.observe.recorded import Recorder, start, whole_run
 
 
@@ -40,12 +44,24 @@ def interrupt_when(condition):
     threading.Thread(target=press, daemon=True).start()
 
 
-@pytest.fixture
-def stopped(toy_run, capsys):
+@pytest.fixture(scope="module")
+def stopped_once(tmp_path_factory):
     """A run that was stopped by Ctrl-C, and what `t1 run` said."""
-    interrupt_when(lambda: (toy_run / "log").is_dir() and told(toy_run, ActorReady))
-    assert main(["run", "--preset", "smoke", "--set", "run.seed=7", "--dir", str(toy_run), "--display", "plain"]) == 130
-    return toy_run, capsys.readouterr().out
+    run_dir = tmp_path_factory.mktemp("stopped") / "toy"
+    interrupt_when(lambda: (run_dir / "log").is_dir() and told(run_dir, ActorReady))
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patching, contextlib.redirect_stdout(said):
+        install(patching.setattr)
+        command = ["run", "--preset", "smoke", "--set", "run.seed=7", "--dir", str(run_dir), "--display", "plain"]
+        assert main(command) == 130
+    return run_dir, said.getvalue()
+
+
+@pytest.fixture
+def stopped(stopped_once, toy_run):
+    """The directory of such a run, to go on with."""
+    shutil.copytree(stopped_once[0], toy_run)
+    return toy_run
 
 
 @pytest.fixture
@@ -60,15 +76,15 @@ def recorded_stop(tmp_path):
     return run_dir
 
 
-def test_ctrl_c_is_answered_at_once_and_the_command_to_go_on_is_printed(stopped):
-    run_dir, said = stopped
+def test_ctrl_c_is_answered_at_once_and_the_command_to_go_on_is_printed(stopped_once):
+    run_dir, said = stopped_once
     assert "stopping: nothing is under way; Ctrl-C again stops at once, nothing recorded is lost" in said
     assert "paused before step 0" in said
     assert f"t1 run --resume {run_dir}" in said.splitlines()[-1]
 
 
 def test_a_stopped_run_goes_on_and_is_one_run(stopped, capsys):
-    run_dir, _ = stopped
+    run_dir = stopped
     assert main(["run", "--resume", str(run_dir), "--display", "plain"]) == 0
     said = capsys.readouterr().out
     assert "resuming at step 0 of 9, 1 earlier session, " in said.splitlines()[0]
@@ -161,7 +177,7 @@ def test_ctrl_c_while_the_report_is_written_leaves_a_run_that_is_finished(toy_ru
 
 
 def test_a_resumed_run_uses_the_kernels_it_was_begun_with(stopped, monkeypatch):
-    run_dir, _ = stopped
+    run_dir = stopped
     asked = []
     monkeypatch.setattr(run, "_look_for_kernels", lambda wanted: asked.append(wanted) or KernelsFound(wanted))
     assert main(["run", "--resume", str(run_dir), "--display", "quiet"]) == 0
@@ -170,7 +186,7 @@ def test_a_resumed_run_uses_the_kernels_it_was_begun_with(stopped, monkeypatch):
 
 
 def test_a_run_does_not_go_on_without_the_kernels_it_was_begun_with(stopped, monkeypatch, capsys):
-    run_dir, _ = stopped
+    run_dir = stopped
     monkeypatch.setattr(KernelsFound, "lacking", "no compiled kernels in there")
     assert main(["run", "--resume", str(run_dir), "--display", "quiet"]) == 1
     said = capsys.readouterr().err
@@ -182,7 +198,7 @@ def test_a_run_does_not_go_on_without_the_kernels_it_was_begun_with(stopped, mon
 def test_a_run_that_goes_on_where_operations_give_other_bits_says_which_and_so_does_its_report(
     stopped, monkeypatch, capsys
 ):
-    run_dir, _ = stopped
+    run_dir = stopped
     monkeypatch.setattr(KernelsFound, "facts", {**KernelsFound.facts, "operation torch exp": "3"})
     assert main(["run", "--resume", str(run_dir), "--display", "plain"]) == 0
     assert "1 of 2 operations give other bits here than where the run was begun: torch exp; " in capsys.readouterr().out
