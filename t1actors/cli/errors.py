@@ -37,9 +37,9 @@ SHORTAGES = {
 
 REFUSALS = {
     errno.EACCES: "another user may, or root",
-    errno.EISDIR: "it is a directory where a file should be: name another, or move it away",
-    errno.ENOTDIR: "what should be a directory on the way there is none: name another place",
-    errno.EEXIST: "something is there already: name another place, or move it away",
+    errno.EISDIR: "a file should be there: name another place, or move it away",
+    errno.ENOTDIR: "something on the way there is a file: name another place",
+    errno.EEXIST: "name another place, or move it away",
     errno.ENOENT: "look at how the name is written, and at where it is meant from",
 }
 """What a file or directory that is named is or is not, by the number of the error."""

@@ -57,7 +57,7 @@ def runs(directory: Annotated[Path, Parameter(help="Where runs are kept.")] = RU
     if not directory.exists() and directory != RUNS:
         raise CommandFailed(f"{directory}: no such directory; without an argument, `t1 runs` looks in {RUNS}")
     found = sorted(
-        (p for p in directory.glob("*") if (p / "log").is_dir() and not p.is_symlink()),
+        (p for p in directory.glob("*") if not p.is_symlink() and _holds_run(p)),
         key=lambda p: p.stat().st_mtime,
     )
     if not found:
@@ -68,9 +68,18 @@ def runs(directory: Annotated[Path, Parameter(help="Where runs are kept.")] = RU
         print(_row(path))
 
 
+def _holds_run(path: Path) -> bool:
+    try:
+        return (path / "log").is_dir()
+    except PermissionError:
+        return True  # of another user, most likely: listed as such
+
+
 def _row(path: Path) -> str:
     try:
         f = msgspec.json.decode((path / "report.json").read_bytes(), type=Figures)
+    except PermissionError as error:
+        return f"{path.name:<34} {'':>5} {'':>16} {'':>18} {'':>12}  {error.strerror}"
     except (OSError, msgspec.DecodeError):
         return f"{path.name:<34} {'':>5} {'':>16} {'':>18} {'':>12}  no report; `t1 report {path}` makes it"
     state = "finished" if f.finished else "stopped" if f.complete else "going on, or killed"

@@ -66,7 +66,7 @@ def places(tmp_path_factory):
         ("report older", 1, "another version of t1actors wrote it: use that one"),
         ("report made --step 99", 2, "no step 99: it has steps 0 to 6"),
         ("report made --step 1.5", 2, "--step 1.5: must be a whole number"),
-        ("report plots-file", 1, "plots-file/plots: File exists; something is there already"),
+        ("report plots-file", 1, "plots-file/plots: File exists; name another place, or move it away"),
         ("runs nowhere", 1, "nowhere: no such directory; without an argument, `t1 runs` looks in runs"),
         ("runs file", 1, "file is no directory; name one that holds a folder for each run"),
         ("replay nowhere --step 1", 1, NO_RUN),
@@ -80,11 +80,11 @@ def places(tmp_path_factory):
         ("log cat made --actor actor --kind Nope", 1, "is of --actor actor, --kind Nope; without --kind there are: Actor"),
         ("log check headless", 1, "no journal of the supervisor"),
         ("config show --config nowhere", 2, "no configuration file"),
-        ("config show --config empty", 1, "Is a directory; it is a directory where a file should be"),
+        ("config show --config empty", 1, "Is a directory; a file should be there: name another place"),
         ("config show --config binary.toml", 2, "binary.toml: not text in UTF-8"),
         ("config show --config broken.toml", 2, "broken.toml: not TOML: Invalid value (at line 1, column 5)"),
-        ("tasks make file", 1, "file: File exists; something is there already"),
-        ("tasks make file/below", 1, "Not a directory; what should be a directory on the way there is none"),
+        ("tasks make file", 1, "file: File exists; name another place, or move it away"),
+        ("tasks make file/below", 1, "Not a directory; something on the way there is a file"),
         ("tasks make t --seed -1", 2, "--seed -1: must be at least 0"),
         ("tasks make t --count 2.5", 2, "--count 2.5: must be a whole number"),
         ("tasks make t --levels 3-1", 2, "3-1 goes down; write the lower level first"),
@@ -125,6 +125,19 @@ def test_a_list_of_runs_goes_on_past_a_report_that_cannot_be_read(places, capsys
     (places / "older" / "report.json").mkdir(exist_ok=True)
     assert main(["runs", str(places)]) == 0
     assert "older" in capsys.readouterr().out
+
+
+def test_a_list_of_runs_goes_on_past_one_that_only_its_owner_may_read(places, monkeypatch, capsys):
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    for name in ("is_dir", "read_bytes"):
+        method = getattr(Path, name)
+        monkeypatch.setattr(Path, name, lambda p, method=method: refused(p) if "half" in p.parts else method(p))
+    assert main(["runs", str(places)]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert rows["half"].endswith("Permission denied")
+    assert "made" in rows
 
 
 def test_the_doctor_refuses_a_file_for_a_directory(places):
