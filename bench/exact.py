@@ -45,10 +45,11 @@ MEMORY_TARGET = 0.1
 
 @dataclass(frozen=True)
 class Sizes:
-    """``widths`` by dtype. A forward and a step take ``sequences`` of ``length`` ids; decode begins after ``context`` ids and
-    is timed over ``new_tokens``. ``logprobs``: rows, hidden, vocabulary."""
+    """Of one dtype. A forward and a step take ``sequences`` of ``length`` ids; decode begins after ``context`` ids and is
+    timed over ``new_tokens``. ``logprobs``: rows, hidden, vocabulary."""
 
-    widths: Mapping[str, Sequence[int]]
+    dtype: str
+    widths: tuple[int, ...]
     layers: int = 2
     sequences: int = 4
     length: int = 256
@@ -59,10 +60,15 @@ class Sizes:
     logprobs: tuple[int, int, int] = (256, 256, 151_936)
 
 
-FULL = Sizes({"float32": (128, 256, 512, 1024), "bfloat16": (128, 512)})
-QUICK = Sizes(
-    {"float32": (64,)}, layers=1, sequences=2, length=66, decoded=(1, 2), context=5, new_tokens=2, rounds=1,
-    logprobs=(128, 16, 20_000),
+FULL = (
+    Sizes("float32", (128, 256, 512, 1024)),
+    Sizes("bfloat16", (128, 512), sequences=2, length=192, context=64, new_tokens=4),  # stock is slow without AVX-512
+)
+QUICK = (
+    Sizes(
+        "float32", (64,), layers=1, sequences=2, length=66, decoded=(1, 2), context=5, new_tokens=2, rounds=1,
+        logprobs=(128, 16, 20_000),
+    ),
 )  # fmt: skip
 
 
@@ -71,7 +77,7 @@ class Measured:
     """One piece of work at one width: samples by column."""
 
     kind: str
-    dtype: str
+    sizes: Sizes
     hidden: int
     tokens: int
     experts: str
@@ -108,8 +114,6 @@ class Bench:
 
     sizes: Sizes
     policy: Policy
-    dtype: str
-    calls: int
 
     def ours(self, kind: str, kernels: Kernels) -> Callable[[], None]:
         """One round of ``kind`` through the package's code."""
@@ -119,7 +123,7 @@ class Bench:
         if kind == "training step":
             return work.Stepping(policy, self._ids(self.sizes.sequences, self.sizes.length + 1))
         prompts = self._ids(self._decoded(kind), self.sizes.context)
-        return work.decode(policy, prompts, self.sizes.new_tokens, self.calls)
+        return work.decode(policy, prompts, self.sizes.new_tokens, self.sizes.rounds + 4)
 
     def theirs(self, kind: str) -> tuple[str, Callable[[], None]]:
         """(experts implementation, one round of ``kind`` through Hugging Face's module)."""
@@ -145,7 +149,7 @@ class Bench:
         cases = {HUGGING_FACE: theirs, STOCK: self.ours(kind, StockKernels())}
         cases |= {name: self.ours(kind, one) for name, one in kernels.items()}
         samples = interleaved(cases, rounds=self.sizes.rounds)
-        return Measured(kind, self.dtype, self.policy.shape.hidden, self.tokens(kind), experts, samples)
+        return Measured(kind, self.sizes, self.policy.shape.hidden, self.tokens(kind), experts, samples)
 
     def explain(self, kind: str, kernels: Kernels) -> dict[str, float]:
         """Seconds of a round by operation."""
@@ -160,9 +164,8 @@ class Bench:
         return self.sizes.decoded[0] if kind == "decode of 1" else self.sizes.decoded[1]
 
 
-def bench(sizes: Sizes, dtype: str, hidden: int) -> Bench:
-    policy = work.model(hidden, sizes.layers, getattr(torch, dtype))
-    return Bench(sizes, policy, dtype, calls=sizes.rounds + 4)
+def bench(sizes: Sizes, hidden: int) -> Bench:
+    return Bench(sizes, work.model(hidden, sizes.layers, getattr(torch, sizes.dtype)))
 
 
 def verdict(found: Measured, names: Sequence[str]) -> str:
@@ -176,7 +179,7 @@ def cost_table(kind: str, found: Sequence[Measured], names: Sequence[str]) -> Ta
     for one in (f for f in found if f.kind == kind):
         milliseconds = tuple(1000 * cpu(one.samples[n]).median for n in (HUGGING_FACE, STOCK, *names))
         ratio = tuple(one.ratio(name) for name in names)
-        rows.append((one.dtype, one.hidden, one.tokens, one.experts, *milliseconds, *ratio, verdict(one, names)))
+        rows.append((one.sizes.dtype, one.hidden, one.tokens, one.experts, *milliseconds, *ratio, verdict(one, names)))
     return Table(
         f"Cost of exactness, {kind}",
         ("dtype", "hidden", "tokens", "experts of HF", f"{HUGGING_FACE} ms", f"{STOCK} ms", *(f"{n} ms" for n in names),
@@ -185,7 +188,7 @@ def cost_table(kind: str, found: Sequence[Measured], names: Sequence[str]) -> Ta
     )  # fmt: skip
 
 
-def profile_tables(sizes: Sizes, found: Sequence[Measured], kernels: Mapping[str, Kernels]) -> list[Table]:
+def profile_tables(found: Sequence[Measured], kernels: Mapping[str, Kernels]) -> list[Table]:
     """For each implementation the cell that misses its target by most, operation by operation."""
     tables: list[Table] = []
     for name, one in kernels.items():
@@ -193,7 +196,7 @@ def profile_tables(sizes: Sizes, found: Sequence[Measured], kernels: Mapping[str
         if not missed:
             continue
         worst = max(missed, key=lambda f: f.ratio(name).median / KINDS[f.kind])
-        made = bench(sizes, worst.dtype, worst.hidden)
+        made = bench(worst.sizes, worst.hidden)
         exact, stock = made.explain(worst.kind, one), made.explain(worst.kind, StockKernels())
         whole, least = sum(exact.values()), sum(stock.values())
         rows: list[tuple[Cell, ...]] = [("all", 1000 * whole, 100.0, 1000 * least, 100 * (whole - least) / least)]
@@ -202,7 +205,7 @@ def profile_tables(sizes: Sizes, found: Sequence[Measured], kernels: Mapping[str
             if max(ours, theirs) >= 0.005 * whole:
                 more = 100 * (ours - theirs) / least
                 rows.append((operation, 1000 * ours, 100 * ours / whole, 1000 * theirs, more))
-        title = f"Where the time goes: {name}, {worst.kind}, {worst.dtype}, hidden {worst.hidden}"
+        title = f"Where the time goes: {name}, {worst.kind}, {worst.sizes.dtype}, hidden {worst.hidden}"
         note = (
             f"The missed target of {name} that is missed by most. CPU milliseconds of a round under clocks, and of the same "
             f"code with {STOCK}; the last column adds up to what exactness costs. Operations under 0.5 % are left out."
@@ -212,10 +215,10 @@ def profile_tables(sizes: Sizes, found: Sequence[Measured], kernels: Mapping[str
     return tables
 
 
-def memory_table(sizes: Sizes, kernels: Mapping[str, Kernels]) -> Table:
-    count, hidden, vocabulary = sizes.logprobs
+def memory_table(some: Sequence[Sizes], kernels: Mapping[str, Kernels]) -> Table:
+    count, hidden, vocabulary = some[0].logprobs
     mib, rows = 2**20, list[tuple[Cell, ...]]()
-    for dtype in sizes.widths:
+    for dtype in (sizes.dtype for sizes in some):
         kind = getattr(torch, dtype)
         logits = count * vocabulary * 4
         peaks = {"full logits, cross_entropy": full_logits(count, hidden, vocabulary, kind)}
@@ -236,29 +239,43 @@ def memory_table(sizes: Sizes, kernels: Mapping[str, Kernels]) -> Table:
     )
 
 
-def run(sizes: Sizes) -> list[Table]:
+def progress(found: Measured) -> str:
+    """A line as soon as something is known."""
+    took = ", ".join(f"{name} {1000 * cpu(samples).median:.1f}" for name, samples in found.samples.items())
+    return f"{found.sizes.dtype}, hidden {found.hidden}, {found.kind}: {took} ms"
+
+
+def work_of(sizes: Sizes) -> str:
+    """What a round of each kind is."""
+    return (
+        f"{sizes.dtype}: forward and step of {sizes.sequences} sequences of {sizes.length} ids, decode of {sizes.new_tokens} "
+        f"tokens for each sequence after {sizes.context} ids of context."
+    )
+
+
+def run(some: Sequence[Sizes]) -> list[Table]:
     torch.set_num_threads(1)
     kernels, absent = implementations()
     found: list[Measured] = []
-    for dtype, widths in sizes.widths.items():
-        for hidden in widths:
-            made = bench(sizes, dtype, hidden)
+    for sizes in some:
+        for hidden in sizes.widths:
+            made = bench(sizes, hidden)
             for kind in KINDS:
                 found.append(made.measure(kind, kernels))
                 gc.collect()
-            print(f"{dtype}, hidden {hidden}: done", file=sys.stderr, flush=True)
+                print(progress(found[-1]), file=sys.stderr, flush=True)
     tables = [cost_table(kind, found, list(kernels)) for kind in KINDS]
     note = (
-        f"Qwen3-MoE of {sizes.layers} layers, {work.EXPERTS} experts of which {work.CHOSEN} are used, in the proportions of "
-        f"Qwen3-30B-A3B (experts 3/8 of the width, head a quarter of a token's multiply-adds). Forward and step: "
-        f"{sizes.sequences} sequences of {sizes.length} ids, one update a step. Decode: {sizes.new_tokens} tokens for each "
-        f"sequence after {sizes.context} ids of context. CPU milliseconds a round (one thread), medians of {sizes.rounds} "
-        f"rounds in turns; a ratio is taken round by round, to the faster of {HUGGING_FACE} and {STOCK}. A training step of "
-        f"{HUGGING_FACE} in bfloat16 has no float32 masters."
+        f"Qwen3-MoE of {some[0].layers} layers, {work.EXPERTS} experts of which {work.CHOSEN} are used, in the proportions "
+        "of Qwen3-30B-A3B (experts 3/8 of the width, head a quarter of a token's multiply-adds). "
+        + " ".join(work_of(sizes) for sizes in some)
+        + f" CPU milliseconds a round (one thread), medians of {some[0].rounds} rounds in turns; a ratio is taken round by "
+        f"round, to the faster of {HUGGING_FACE} and {STOCK}. A step is one update; that of {HUGGING_FACE} in bfloat16 has "
+        "no float32 masters."
     )
     tables[-1] = Table(tables[-1].title, tables[-1].columns, tables[-1].rows, note)
-    tables += profile_tables(sizes, found, kernels)
-    tables.append(memory_table(sizes, kernels))
+    tables += profile_tables(found, kernels)
+    tables.append(memory_table(some, kernels))
     if absent:
         tables.append(Table("Not measured", ("kernels", "why"), tuple(absent.items())))
     return tables
