@@ -10,7 +10,7 @@ import pytest
 
 from t1actors.cli import checks_place, reporting, run
 from t1actors.cli.checks import Check
-from t1actors.cli.main import app, main
+from t1actors.cli.main import _load, app, main
 from t1actors.cli.tasks import parse_levels
 from t1actors.events import ActorUpdated
 from t1actors.log.filelog import FileLog
@@ -47,6 +47,19 @@ def test_every_command_explains_itself_with_an_example(path, capsys):
     text = capsys.readouterr().out
     assert f"t1 {path}" in text
     assert f"Example: t1 {path}" in text
+
+
+def test_every_example_is_taken_by_the_command_line():
+    _load(app)
+    examples = set()
+    for path in commands(app):
+        node = app
+        for name in path:
+            node = node[name]
+            examples |= set(re.findall(r"Example: `t1 ([^`]+)`", node.help))
+    assert len(examples) > 12
+    for example in sorted(examples):
+        app.parse_args(example, exit_on_error=False, print_error=False)
 
 
 def test_the_list_of_commands_loads_no_torch_and_says_what_each_is_for():
