@@ -19,6 +19,8 @@ from typing import Protocol
 import torch
 
 EPSILON = 1e-8
+AT_ONCE = 1 << 16
+"""Elements worked on at a time; decides no bit."""
 
 
 class OptimizerConfig(Protocol):
@@ -69,11 +71,19 @@ def adamw(
     """Update number ``update`` of one tensor and its moments, all in place."""
     beta1, beta2 = config.betas
     rate = rate_at(config, update)
-    weight.mul_(1.0 - rate * config.weight_decay)
-    first.mul_(beta1).add_(gradient * (1.0 - beta1))
-    second.mul_(beta2).add_(gradient.square().mul_(1.0 - beta2))
-    denominator = second.sqrt().div_(math.sqrt(1.0 - beta2**update)).add_(EPSILON)
-    weight.sub_((first / denominator).mul_(rate / (1.0 - beta1**update)))
+    for w, g, m, v in _pieces(weight, gradient, first, second):
+        w.mul_(1.0 - rate * config.weight_decay)
+        m.mul_(beta1).add_(g * (1.0 - beta1))
+        v.mul_(beta2).add_(g.square().mul_(1.0 - beta2))
+        denominator = v.sqrt().div_(math.sqrt(1.0 - beta2**update)).add_(EPSILON)
+        w.sub_((m / denominator).mul_(rate / (1.0 - beta1**update)))
+
+
+def _pieces(*tensors: torch.Tensor) -> Iterable[tuple[torch.Tensor, ...]]:
+    """The same elements of each, ``AT_ONCE`` at a time: what is made in between stays in the processor's cache."""
+    if not all(tensor.is_contiguous() for tensor in tensors):
+        return [tensors]
+    return zip(*(tensor.view(-1).split(AT_ONCE) for tensor in tensors), strict=True)
 
 
 def global_norm(gradients: Iterable[torch.Tensor]) -> float:
@@ -81,8 +91,9 @@ def global_norm(gradients: Iterable[torch.Tensor]) -> float:
     rows' sums exactly, so no order, no sharding of whole rows and no processor changes it."""
     rows: list[float] = []
     for gradient in gradients:
-        flat = gradient.double().reshape(-1, gradient.shape[-1]) if gradient.ndim else gradient.double().reshape(1, 1)
-        rows += _row_sums(flat.square()).tolist()
+        flat = gradient.reshape(-1, gradient.shape[-1]) if gradient.ndim else gradient.reshape(1, 1)
+        for some in flat.split(max(1, AT_ONCE // max(1, flat.shape[1]))):
+            rows += _row_sums(some.double().square()).tolist()
     return math.sqrt(math.fsum(rows))
 
 
