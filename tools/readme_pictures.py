@@ -101,10 +101,13 @@ def draw_learning(f: Figures) -> Figure:
         ("engine gap, mean", [s.engine_gap_mean for s in updates], BLUE, "-"),
     ):
         drawn = [(step, value) for step, value in zip(steps, values, strict=True) if value]
-        gap.plot(*zip(*drawn, strict=True), color=colour, linestyle=dash, linewidth=1.5, label=name)
+        if drawn:
+            gap.plot(*zip(*drawn, strict=True), color=colour, linestyle=dash, linewidth=1.5, label=name)
+        else:  # no place on a logarithmic axis
+            gap.plot([], [], color=colour, linestyle=dash, linewidth=1.5, label=f"{name}: exactly 0 in every step")
     gap.set_yscale("log")
     gap.set_title("sampler against trainer, nats a token", fontsize=9, loc="left")
-    gap.legend(fontsize=8, frameon=False, loc="center right")
+    gap.legend(fontsize=8, frameon=False, loc="upper right")
     for axes in (learnt, gap):
         axes.set_xlabel("step", fontsize=8)
         axes.tick_params(labelsize=8, color=GREY)
