@@ -5,6 +5,7 @@ skipped, each by its name and with the reason. Where sandboxes can be made nothi
 ``--require-sandboxes`` (as in continuous integration) nothing is excused anywhere.
 """
 
+import signal
 from collections.abc import Generator
 from functools import cache
 from pathlib import Path
@@ -37,6 +38,12 @@ def why_no_sandboxes() -> str:
         return ""
     failed = next(check for check in report.checks if not check.ok)
     return f"needs a host that can make sandboxes: {failed.name}: {failed.detail}. {failed.fix}"
+
+
+def pytest_configure() -> None:
+    """A shell's background jobs ignore Ctrl-C, and so would every program that a test starts and interrupts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
