@@ -103,7 +103,7 @@ def main() -> None:
     if arguments.quick and arguments.write:
         made.error("--quick measures nothing: its figures do not belong in the results")
     parts = [by_name[name] for name in arguments.names] or list(PARTS)
-    command = " ".join(["python -m bench.learning", *sys.argv[1:]])
+    command = " ".join(["python -m bench.learning", *sys.argv[1:]]) if sys.argv[1:] else "just learning"
     machine = describe()
     found = anyio.run(lambda: measure(parts, quick=arguments.quick, machine=machine, command=command), backend="trio")
     if arguments.json is not None:

@@ -10,7 +10,7 @@ import torch
 from bench.learning.gradients import Estimator, Products, advantages, group_gradients
 from bench.learning.jackknife import jackknife
 from bench.learning.statistics import Estimate
-from bench.learning.variance import ESTIMATORS, SETS, Sizes
+from bench.learning.variance import SETS, Sizes
 from tests.train.tiny_batches import TRAIN, batch_of, tiny_policy
 
 POLICY = tiny_policy()
@@ -104,7 +104,7 @@ def score(places, weights_T):
 
 
 def test_a_groups_gradient_is_the_one_that_the_formula_says_for_every_estimator_at_once():
-    lines = np.stack([advantages(estimator, BATCH, VALUES) for estimator in ESTIMATORS])
+    lines = np.stack([advantages(estimator, BATCH, VALUES) for estimator, _ in Sizes().estimators])
     found = group_gradients(POLICY, BATCH, [1, 3, 4], lines, TRAIN)
     for place, line_T in enumerate(lines):
         wanted = score([1, 3, 4], line_T)
