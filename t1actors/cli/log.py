@@ -20,7 +20,7 @@ from t1actors.cli.numbers import Whole
 from t1actors.cli.progress import Progress
 from t1actors.events import EventMalformed, UnknownEvent, decode
 from t1actors.log.blobs import FileBlobs
-from t1actors.log.check import check_blobs, check_journals
+from t1actors.log.check import check_blobs, check_journals, run_digest
 from t1actors.log.merged import Entry, merged
 from t1actors.observe.attribution import Attribution
 from t1actors.observe.follow import open_run
@@ -95,7 +95,8 @@ def check(run: RunDirectory) -> int:
     log = open_run(run)
     blobs = FileBlobs(run / "blobs")
     with Progress("journals", count=size) as progress:
-        problems = check_journals(log, progress)
+        checked = check_journals(log, progress)
+    problems = checked.problems
     with Progress("blobs") as progress:
         problems += check_blobs(blobs, progress)
     for problem in problems:
@@ -120,6 +121,7 @@ def check(run: RunDirectory) -> int:
     errors = len(problems) + sum(f.severity == "error" for f in findings)
     journals = len(log.journals())
     print(f"{'clean' if not errors else f'{errors} errors'}: {journals} journals, {events:,} events")
+    print(f"digest {run_digest(checked.digests)}")
     return 1 if errors else 0
 
 
