@@ -34,6 +34,7 @@ from t1actors.log.segments import (
     fsync_directory,
     list_segments,
     read_end,
+    read_end_of,
     segment_path,
     write_all,
     write_end,
@@ -105,13 +106,7 @@ def recover(journal: str, directory: Path, *, consumed: Consumed | None = None) 
 def _durable_end(journal: str, directory: Path, segments: list[int]) -> Position:
     """The durable end on disk. It is made before the first frame is written, so only an empty journal may lack it."""
     path = end_path(directory)
-    durable = None
-    if path.exists():
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            durable = read_end(descriptor)
-        finally:
-            os.close(descriptor)
+    durable = read_end_of(directory)
     if durable is None:
         if any(segment_path(directory, segment).stat().st_size for segment in segments):
             raise JournalDamaged(journal, 0, 0, f"frames are there but the durable end {path} is missing")
