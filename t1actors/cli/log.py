@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from t1actors.cli.errors import CommandFailed, WrongUsage
 from t1actors.cli.log_lines import Choice
-from t1actors.cli.numbers import Whole
+from t1actors.cli.numbers import Whole, at_least
 from t1actors.cli.progress import Progress
 from t1actors.log.archive import excerpt_of
 from t1actors.log.blobs import FileBlobs
@@ -89,6 +89,7 @@ def tail(
 
     Example: `t1 log tail -f runs/latest --kind StepOpened --kind ActorUpdated`
     """
+    at_least(0, "--lines", lines)
     log = open_run(run)
     choice = _choice(run, log, trial, step, actor, kind, as_json=as_json)
     last: deque[str] = deque(maxlen=lines)

@@ -93,7 +93,7 @@ def export(run: Path, archive: Path, *, step: int | None = None, progress: Progr
             kept = [path for path in sorted(run.iterdir()) if path.name not in _OF_NO_USE]
             members += [(str(file.relative_to(run)), file) for path in kept for file in _files(path)]
         else:
-            members.append(("config.toml", run / "config.toml"))
+            members += [("config.toml", file) for file in _files(run / "config.toml")]
         written = Path(folder) / "archive"
         _write(written, name, members, exported, compress=archive.suffix in (".gz", ".tgz"))
         os.replace(written, archive)
