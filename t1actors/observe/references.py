@@ -8,24 +8,20 @@ name says are an error in anything.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
-import msgspec
 from numpy import float32
 
 from t1actors.events import (
     ActorInitialised,
     AnyEvent,
     CriticInitialised,
-    Payload,
-    Tensor,
     TrajectoryAssembled,
     TurnSampled,
     UnknownEvent,
 )
 from t1actors.log.merged import Entry
 from t1actors.observe.invariants import Finding
-from t1actors.payloads import BlobError, Blobs, unpack
+from t1actors.payloads import BlobError, Blobs, payloads_of, unpack
 from t1actors.tito.record import RecordError, TrajectoryRecord, decode
 
 
@@ -47,7 +43,7 @@ class References:
             return
         if isinstance(event, TurnSampled):
             self._turns.setdefault(event.trial, []).append(event)
-        for name, payload in payloads(event):
+        for name, payload in payloads_of(event):
             what = f"{type(event).__name__}.{name}"
             if payload.inline is None and not self._blobs.has(payload.digest):
                 if _needed(event) and not self._excerpt:
@@ -120,18 +116,6 @@ def _counted(record: TrajectoryRecord) -> tuple[int, int]:
         ids += length
         sampled += int(arrays.mask_N.sum())
     return ids, sampled
-
-
-def payloads(event: AnyEvent | UnknownEvent) -> Iterator[tuple[str, Payload]]:
-    """The payloads that the event names, by field; tensors' among them."""
-    if isinstance(event, UnknownEvent):
-        return
-    for field in msgspec.structs.fields(type(event)):
-        value = getattr(event, field.name)
-        if isinstance(value, Payload):
-            yield field.name, value
-        elif isinstance(value, Tensor):
-            yield field.name, value.data
 
 
 def _needed(event: AnyEvent) -> bool:

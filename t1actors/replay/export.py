@@ -28,8 +28,7 @@ from t1actors.log.check import check_journals, run_digest
 from t1actors.log.copies import copy_journals
 from t1actors.log.filelog import FileLog
 from t1actors.log.merged import merged
-from t1actors.observe.references import payloads
-from t1actors.payloads import Blobs
+from t1actors.payloads import Blobs, payloads_of
 from t1actors.replay.inputs import ReplayImpossible
 from t1actors.replay.report import ReplayReport
 from t1actors.replay.run import Replayer
@@ -120,7 +119,7 @@ def _named(log: FileLog, blobs: FileBlobs) -> list[str]:
     """All blobs that the log names and that are still kept, each checked."""
     found: set[str] = set()
     for entry in merged(log):
-        for _, payload in payloads(decode(entry.raw)):
+        for _, payload in payloads_of(decode(entry.raw)):
             if payload.inline is None and payload.digest not in found and blobs.has(payload.digest):
                 blobs.get(payload.digest)
                 found.add(payload.digest)
