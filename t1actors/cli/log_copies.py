@@ -79,7 +79,7 @@ def salvage(
     for aside in saved.asides:
         behind = f"{size(aside.size_bytes)} with at least {aside.events:,} events"
         kept = f"kept up to event {aside.from_sequence - 1:,}" if aside.from_sequence else "nothing of it was whole"
-        print(f"journal {aside.journal}: {kept}; the rest, {behind}, is in {aside.path} ({aside.reason})")
+        print(f"journal {aside.journal}: {kept}; the rest, {behind}, is in {aside.path(to / 'log')} ({aside.reason})")
     for blob in saved.bad_blobs:
         print(f"left out: {blob}")
     if not saved.asides and not saved.bad_blobs:

@@ -2,7 +2,8 @@
 
 For a run whose machine was lost under ``durability="process"``, and for copies (``t1 log salvage``, ``t1 log export``). Every
 journal is read from its start to its first bad or missing frame; of what is whole the greatest consistent cut stays
-(``log.cut``); the bytes behind it go to ``aside-<sequence>.bin`` in the journal's directory, as they were.
+(``log.cut``); the bytes behind it go to ``aside-<sequence>.bin`` in the journal's directory, as they were, and what they
+are to ``aside-<sequence>.json``.
 
 Guarantees: afterwards every journal opens, and every frame rests on frames that are there. What is set aside is durable
 before anything is cut off, so a crash in between loses nothing, and doing it again ends it. All journals are locked
@@ -17,6 +18,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from t1actors.log.cut import Mark, greatest_cut
 from t1actors.log.frame import Frame, FrameError, decode_body, verify_frame
 from t1actors.log.lock import JournalLock
@@ -25,17 +28,29 @@ from t1actors.log.seal import seal_path
 from t1actors.log.segments import START, Position, end_path, fsync_directory, list_segments, segment_path, write_end
 
 
-@dataclass(frozen=True)
-class Aside:
+class Aside(msgspec.Struct, frozen=True, kw_only=True):
     """What was set aside of a journal: everything from event ``from_sequence`` on. ``events`` are those in whole frames,
-    ``size_bytes`` is all of it; ``path`` is where it lies, ``reason`` why it could not stay."""
+    ``size_bytes`` is all of it; ``file`` in the journal's directory holds it, ``reason`` says why it could not stay."""
 
     journal: str
     from_sequence: int
     events: int
     size_bytes: int
-    path: Path
+    file: str
     reason: str
+
+    def path(self, root: Path) -> Path:
+        """Where it lies, of the log under ``root``."""
+        return root / self.journal / self.file
+
+
+def asides_of(root: Path) -> list[Aside]:
+    """All that was ever set aside under ``root``. Raises ``msgspec.DecodeError``."""
+    notes = sorted(root.glob("*/aside-*.json"))
+    return [msgspec.json.decode(note.read_bytes(), type=Aside) for note in notes]
+
+
+RESTS_ON_LOST = "it rests on what other journals do not have"
 
 
 @dataclass
@@ -115,14 +130,21 @@ def _write_aside(directory: Path, whole: _Whole, count: int) -> Aside | None:
     while path.exists():  # of an earlier time; or of this one, cut short by a crash
         number += 1
         path = directory / f"aside-{first}-{number}.bin"
-    with path.open("xb") as file:
-        file.writelines(rest)
-        file.flush()
-        os.fsync(file.fileno())
+    aside = Aside(
+        journal=directory.name,
+        from_sequence=first,
+        events=whole.marks[-1].next_sequence - first if whole.marks else 0,
+        size_bytes=size,
+        file=path.name,
+        reason=RESTS_ON_LOST if count < len(whole.marks) else whole.reason,
+    )
+    for written, content in ((path, rest), (path.with_suffix(".json"), [msgspec.json.encode(aside)])):
+        with written.open("xb") as file:
+            file.writelines(content)
+            file.flush()
+            os.fsync(file.fileno())
     fsync_directory(directory)
-    events = whole.marks[-1].next_sequence - first if whole.marks else 0
-    reason = "it rests on what other journals do not have" if count < len(whole.marks) else whole.reason
-    return Aside(directory.name, first, events, size, path, reason)
+    return aside
 
 
 def _cut(directory: Path, good: Position) -> None:

@@ -22,7 +22,7 @@ import msgspec
 
 from t1actors.events import decode
 from t1actors.log.archive import NOTE, Exported
-from t1actors.log.aside import set_aside
+from t1actors.log.aside import RESTS_ON_LOST, set_aside
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.check import check_journals, run_digest
 from t1actors.log.copies import copy_journals
@@ -104,14 +104,13 @@ def _copied(run: Path, to: Path, progress: Progress | None) -> FileLog:
     copy_journals(FileLog(run / "log"), to, progress)
     for aside in set_aside(to):
         # In a copy of a live log a journal may end before what another one rests on; anything else is damage.
-        if not aside.reason.startswith("it rests on"):
+        if aside.reason != RESTS_ON_LOST:
             raise ExportRefused(
                 f"{run}: journal {aside.journal} is damaged ({aside.reason}); `t1 log salvage {run} NEW` makes a run of what "
                 "is whole, which can be exported"
             )
-        aside.path.unlink()
-    for lock in to.glob("*/lock"):
-        lock.unlink()
+    for left in (*to.glob("*/lock"), *to.glob("*/aside-*")):
+        left.unlink()
     return FileLog(to)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t1actors.log.aside import set_aside
+from t1actors.log.aside import asides_of, set_aside
 from t1actors.log.check import check_journals
 from t1actors.log.cut import Mark, greatest_cut
 from t1actors.log.filelog import FileLog
@@ -124,10 +124,11 @@ def test_after_a_loss_what_fits_together_stays_and_the_rest_lies_beside_it(
         assert kept == before[name][: len(kept)]
         whole = b"".join(segment_path(log.directory(name), n).read_bytes() for n in list_segments(log.directory(name)))
         (aside,) = [a for a in asides if a.journal == name] or [None]
-        assert whole + (aside.path.read_bytes() if aside else b"") == lost[name]
+        assert whole + (aside.path(tmp_path).read_bytes() if aside else b"") == lost[name]
         assert aside is None or aside.reason
     assert check_journals(log).problems == []
     assert len(list(merged_frames(log))) == sum(len(frames_of(log, name)) for name in NAMES)
+    assert asides_of(tmp_path) == asides
     assert set_aside(tmp_path) == []
     for name in NAMES:
         log.open_writer(name).close()

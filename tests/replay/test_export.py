@@ -75,7 +75,7 @@ def test_the_same_content_gives_the_same_bytes(run, tmp_path):
 
 
 def test_a_run_that_goes_on_is_exported_as_far_as_it_fits_together(run, tmp_path):
-    """The journals of a live run are copied one after the other: one may rest on what was written after another was copied."""
+    """Its journals are copied one after the other: one may rest on what was written after another was copied."""
     writer = FileLog(run / "log", "process").open_writer("verifier")
     writer.append(CommitHead(vector={"supervisor": 10_000}), [event("rests on what is not there yet")])
     try:
@@ -92,7 +92,7 @@ def test_a_damaged_run_is_refused_with_what_helps(run, tmp_path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
-    with pytest.raises(ExportRefused, match="journal actor is damaged .*t1 log salvage"):
+    with pytest.raises(ExportRefused, match=r"journal actor is damaged .*t1 log salvage"):
         export(whole, tmp_path / "damaged.tar")
     assert not list(tmp_path.glob("*damaged*")) + list(tmp_path.glob(".export*"))
 
