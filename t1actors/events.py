@@ -221,6 +221,19 @@ class ActorStopped(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class JournalCut(Event, frozen=True, kw_only=True):
+    """The machine was lost before all was on its disk: of ``journal`` everything from ``from_sequence`` on was set aside
+    before this session began, because it was not whole or rested on what is not (``reason``). ``path`` (relative to the run
+    directory) holds it: ``size_bytes`` with at least ``events`` events, which count no more."""
+
+    journal: str
+    from_sequence: int
+    events: int
+    size_bytes: int
+    path: str
+    reason: str
+
+
 class ReplicaReclaimed(Event, frozen=True, kw_only=True):
     """A replica was given up, for ``reason``."""
 
@@ -609,7 +622,7 @@ class ModelExported(Event, frozen=True, kw_only=True):
 
 AnyEvent = Union[  # noqa: UP007  (X | Y would be one very long line)
     EffectIntended, EffectFinished, CancelRequested, TimerFired, ProgressReported,
-    RunStarted, StopRequested, ActorStarted, ActorReady, ActorStopped, ReplicaReclaimed, RunStopped,
+    RunStarted, StopRequested, ActorStarted, ActorReady, ActorStopped, ReplicaReclaimed, JournalCut, RunStopped,
     StepOpened, BarrierOpened, WeightsOffered, WeightsPublished, RunFinished, RunFailed, RunPaused,
     SandboxRequested, SandboxReady, TurnExecuted, SandboxSealed, SandboxReclaimed, TrialFailed,
     TurnSampled, EpisodeEnded, GenerationQuiesced, WeightsLoaded, RewardReported,

@@ -6,13 +6,15 @@ blob is durable before ``pack`` returns (blob first, then the event that names i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import blake3
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from t1actors.events import INLINE_LIMIT_BYTES, Payload, Tensor
+from t1actors.events import INLINE_LIMIT_BYTES, AnyEvent, Payload, Tensor, UnknownEvent
 
 
 class BlobError(Exception):
@@ -66,6 +68,18 @@ def unpack(blobs: Blobs, payload: Payload) -> bytes | memoryview:
             f"payload {payload.digest[:16]}…: {len(data)} bytes where the event states {payload.size_bytes}"
         )
     return data
+
+
+def payloads_of(event: AnyEvent | UnknownEvent) -> Iterator[tuple[str, Payload]]:
+    """The payloads that the event names, by field; tensors' among them."""
+    if isinstance(event, UnknownEvent):
+        return
+    for field in msgspec.structs.fields(type(event)):
+        value = getattr(event, field.name)
+        if isinstance(value, Payload):
+            yield field.name, value
+        elif isinstance(value, Tensor):
+            yield field.name, value.data
 
 
 def pack_array(blobs: Blobs, array: npt.NDArray[np.generic]) -> Tensor:

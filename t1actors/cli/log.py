@@ -1,88 +1,138 @@
-"""`t1 log`: a run's events, to read and to check.
-
-`cat` shows events with a MessagePack reader that knows no schema, so that a run written by a newer version can be read.
-"""
+"""`t1 log`: a run's events, to read and to check."""
 
 from __future__ import annotations
 
-import base64
-import json
 import sys
-from datetime import UTC, datetime
+from collections import deque
+from contextlib import aclosing
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
-import msgpack
+import anyio
 from cyclopts import Parameter
 
 from t1actors.cli.errors import CommandFailed, WrongUsage
-from t1actors.cli.numbers import Whole
+from t1actors.cli.log_lines import Choice
+from t1actors.cli.numbers import Whole, at_least
 from t1actors.cli.progress import Progress
-from t1actors.events import EventMalformed, UnknownEvent, decode
+from t1actors.log.archive import excerpt_of
 from t1actors.log.blobs import FileBlobs
-from t1actors.log.check import check_blobs, check_journals
-from t1actors.log.merged import Entry, merged
-from t1actors.observe.attribution import Attribution
-from t1actors.observe.follow import open_run
+from t1actors.log.check import check_blobs, check_journals, run_digest
+from t1actors.log.filelog import FileLog
+from t1actors.log.merged import entries, merged
+from t1actors.observe.follow import follow, open_run
 from t1actors.observe.invariants import Finding, Invariants
-from t1actors.observe.quantities import one_line, size
+from t1actors.observe.quantities import size
 from t1actors.observe.references import References
 
 RunDirectory = Annotated[Path, Parameter(help="A run's directory, such as runs/latest.")]
-SHOWN_CHARS = 60
-SHOWN_ITEMS = 4
+Trial = Annotated[str | None, Parameter(help="Only this trial, such as s3.t17.")]
+Step = Annotated[Whole | None, Parameter(help="Only this step.")]
+ActorName = Annotated[str | None, Parameter(help="Only this actor's journal.")]
+Kinds = Annotated[
+    tuple[str, ...],
+    Parameter(help="Only events of this kind; may be given again.", negative=(), show_default=False),
+]
+AsJson = Annotated[
+    bool,
+    Parameter(
+        name="--json", help="One JSON object a line, in full (bytes as base64).", negative=(), show_default=False
+    ),
+]
 
 
 def cat(
     run: RunDirectory,
     *,
-    trial: Annotated[str | None, Parameter(help="Only this trial, such as s3.t17.")] = None,
-    step: Annotated[Whole | None, Parameter(help="Only this step.")] = None,
-    actor: Annotated[str | None, Parameter(help="Only this actor's journal.")] = None,
-    kind: Annotated[
-        tuple[str, ...],
-        Parameter(help="Only events of this kind; may be given again.", negative=(), show_default=False),
-    ] = (),
-    as_json: Annotated[
-        bool,
-        Parameter(
-            name="--json", help="One JSON object a line, in full (bytes as base64).", negative=(), show_default=False
-        ),
-    ] = False,
+    trial: Trial = None,
+    step: Step = None,
+    actor: ActorName = None,
+    kind: Kinds = (),
+    as_json: AsJson = False,
 ) -> None:
     """Print a run's events in causal order: time, journal, sequence, kind, fields.
 
     Example: `t1 log cat runs/latest --trial s3.t17`
     """
     log = open_run(run)
+    choice = _choice(run, log, trial, step, actor, kind, as_json=as_json)
+    any_shown = False
+    for entry in merged(log):
+        line = choice.shown(entry)
+        if line is not None:
+            any_shown = True
+            print(line)
+    if not any_shown:
+        raise CommandFailed(choice.nothing(run))
+
+
+def tail(
+    run: RunDirectory,
+    *,
+    lines: Annotated[Whole, Parameter(name=["--lines", "-n"], help="How many of the last events to print.")] = 20,
+    go_on: Annotated[
+        bool,
+        Parameter(
+            name=["--follow", "-f"],
+            help="Then print events as they are recorded, until the run stops.",
+            negative=(),
+            show_default=False,
+        ),
+    ] = False,
+    trial: Trial = None,
+    step: Step = None,
+    actor: ActorName = None,
+    kind: Kinds = (),
+    as_json: AsJson = False,
+) -> None:
+    """Print the last events of a run, and with -f those to come.
+
+    Example: `t1 log tail -f runs/latest --kind StepOpened --kind ActorUpdated`
+    """
+    at_least(0, "--lines", lines)
+    log = open_run(run)
+    choice = _choice(run, log, trial, step, actor, kind, as_json=as_json)
+    last: deque[str] = deque(maxlen=lines)
+
+    async def print_all() -> None:
+        caught_up = False
+        async with aclosing(follow(log, ended=lambda: not go_on)) as batches:
+            async for frames in batches:
+                if not frames and not caught_up:
+                    caught_up = True
+                    _print_all(last)
+                for entry in entries(frames):
+                    line = choice.shown(entry)
+                    if line is not None and caught_up:
+                        print(line, flush=True)
+                    elif line is not None:
+                        last.append(line)
+        _print_all(last)
+
+    anyio.run(print_all, backend="trio")
+    if not go_on and not choice.kinds_seen:
+        raise CommandFailed(choice.nothing(run))
+
+
+def _print_all(lines: deque[str]) -> None:
+    """Prints and forgets them."""
+    while lines:
+        print(lines.popleft(), flush=True)
+
+
+def _choice(
+    run: Path,
+    log: FileLog,
+    trial: str | None,
+    step: int | None,
+    actor: str | None,
+    kind: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> Choice:
     if actor is not None and actor not in log.journals():
         raise WrongUsage(f"--actor {actor}: {run} has no such journal; it has {', '.join(log.journals())}")
-    attribution = Attribution()
-    kinds = {k.casefold() for k in kind}
-    seen: set[str] = set()
-    shown = total = 0
-    for entry in merged(log):
-        total += 1
-        try:
-            event = decode(entry.raw)
-        except EventMalformed:
-            event = UnknownEvent("", entry.raw)  # of another version: shown all the same
-        attribution.note(event)
-        if actor is not None and entry.frame.journal != actor:
-            continue
-        if trial is not None and attribution.trial(event) != trial:
-            continue
-        if step is not None and attribution.step(event) != step:
-            continue
-        plain = cast("dict[str, Any]", msgpack.unpackb(entry.raw))
-        seen.add(str(plain.get("kind", "")))
-        if kinds and str(plain.get("kind", "")).casefold() not in kinds:
-            continue
-        print(_json(entry, plain) if as_json else _line(entry, plain))
-        shown += 1
-    if not shown:
-        asked = {"--trial": trial, "--step": step, "--actor": actor, "--kind": " or ".join(kind) or None}
-        raise CommandFailed(_nothing(run, total, asked, seen))
+    return Choice(trial=trial, step=step, actor=actor, kinds=kind, as_json=as_json)
 
 
 def check(run: RunDirectory) -> int:
@@ -95,7 +145,8 @@ def check(run: RunDirectory) -> int:
     log = open_run(run)
     blobs = FileBlobs(run / "blobs")
     with Progress("journals", count=size) as progress:
-        problems = check_journals(log, progress)
+        checked = check_journals(log, progress)
+    problems = checked.problems
     with Progress("blobs") as progress:
         problems += check_blobs(blobs, progress)
     for problem in problems:
@@ -105,7 +156,7 @@ def check(run: RunDirectory) -> int:
     if problems:
         print("the events themselves were not checked: first make journals and blobs whole", file=sys.stderr)
     else:
-        invariants, references = Invariants(), References(blobs)
+        invariants, references = Invariants(), References(blobs, excerpt=excerpt_of(run) is not None)
         with Progress("events") as progress:
             total = log.events()
             for entry in merged(log):
@@ -120,66 +171,5 @@ def check(run: RunDirectory) -> int:
     errors = len(problems) + sum(f.severity == "error" for f in findings)
     journals = len(log.journals())
     print(f"{'clean' if not errors else f'{errors} errors'}: {journals} journals, {events:,} events")
+    print(f"digest {run_digest(checked.digests)}")
     return 1 if errors else 0
-
-
-def _nothing(run: Path, total: int, asked: dict[str, object], kinds: set[str]) -> str:
-    """Why nothing was shown. ``kinds`` are those of the events that only --kind left out."""
-    given = [f"{name} {value}" for name, value in asked.items() if value is not None]
-    if not given:
-        return f"{run}: it has no events yet"
-    text = f"{run}: none of its {total:,} events is of {', '.join(given)}"
-    if kinds:
-        return f"{text}; without --kind there are: {', '.join(sorted(kinds))}"
-    return f"{text}; a trial is named as in s3.t17, of step 3" if asked["--trial"] is not None else text
-
-
-# --- how an event is shown ------------------------------------------------------------------------------------------
-
-
-def _at(entry: Entry) -> datetime:
-    return datetime.fromtimestamp(entry.frame.head.wall_ns / 1e9, UTC)
-
-
-def _line(entry: Entry, plain: dict[str, Any]) -> str:
-    fields = " ".join(f"{name}={_short(value)}" for name, value in plain.items() if name not in ("kind", "v"))
-    at = _at(entry)
-    kind = plain.get("kind", "?")
-    return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d} {entry.frame.journal:<10} {entry.sequence:>7} {kind} {fields}"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, bytes):
-        return f"<{size(len(value))}>"
-    if isinstance(value, dict):
-        items = cast("dict[str, Any]", value)
-        if {"digest", "size_bytes"} <= items.keys():
-            return f"<{items['digest'][:12]} {size(items['size_bytes'])}>"
-        if {"dtype", "shape", "data"} <= items.keys():
-            return f"<{items['dtype']}{items['shape']}>"
-        return "{" + ", ".join(f"{k}: {_short(v)}" for k, v in list(items.items())[: SHOWN_ITEMS * 2]) + "}"
-    if isinstance(value, list):
-        listed = cast("list[Any]", value)
-        shown = ", ".join(_short(v) for v in listed[:SHOWN_ITEMS])
-        return f"[{shown}]" if len(listed) <= SHOWN_ITEMS else f"[{shown}, ... {len(listed)}]"
-    if isinstance(value, str):
-        text = one_line(value)
-        if len(text) > SHOWN_CHARS:
-            text = f"{text[:SHOWN_CHARS]}... {len(value)} chars"
-        return f"'{text}'" if not text or " " in text else text
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _json(entry: Entry, plain: dict[str, Any]) -> str:
-    head = {
-        "at": _at(entry).isoformat(),
-        "journal": entry.frame.journal,
-        "sequence": entry.sequence,
-        "epoch": entry.frame.epoch,
-    }
-    return json.dumps({**head, **plain}, ensure_ascii=False, default=_encoded)
-
-
-def _encoded(value: Any) -> str:
-    assert isinstance(value, bytes), f"MessagePack holds nothing else that JSON lacks: {type(value)}"
-    return base64.b64encode(value).decode()

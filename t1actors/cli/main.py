@@ -26,7 +26,10 @@ app.command("t1actors.cli.doctor:doctor", name="doctor")
 
 log = App(name="log", help="Read and check the log of a run.\n\nExample: `t1 log check runs/latest`")
 log.command("t1actors.cli.log:cat", name="cat")
+log.command("t1actors.cli.log:tail", name="tail")
 log.command("t1actors.cli.log:check", name="check")
+log.command("t1actors.cli.log_copies:export", name="export")
+log.command("t1actors.cli.log_copies:salvage", name="salvage")
 app.command(log)
 
 config = App(name="config", help="Configuration.\n\nExample: `t1 config show --preset t1`")

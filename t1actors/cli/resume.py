@@ -1,8 +1,9 @@
 """`t1 run --resume`: what a stopped run is, and whether it can go on.
 
-Guarantees: nothing is written here; a run that cannot or must not go on is refused by name: a directory without a run,
-one that another process is running, one that has ended, one whose configuration or tasks are not what it began with.
-Another version of the code or of the libraries is said and not refused.
+Guarantees: nothing is written here, but that a run whose machine was lost is first cut to what fits together; a run that
+cannot or must not go on is refused by name: a directory without a run, one that another process is running, one that has
+ended, one whose configuration or tasks are not what it began with. Another version of the code or of the libraries is said
+and not refused.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from t1actors.observe.quantities import duration
 from t1actors.observe.view import RunView
 from t1actors.observe.warning_signs import listed
 from t1actors.runtime.chronicle import check_configuration
+from t1actors.runtime.clock import system_clock
 from t1actors.runtime.fingerprint import code_version, environment
-from t1actors.runtime.numerics import FIXES, KernelsLacking
+from t1actors.runtime.loss import settle_after_loss
+from t1actors.runtime.numerics import FIXES, KernelsLacking, first_start
 from t1actors.tasks.choice import read_choice
 
 
@@ -70,6 +73,9 @@ def find_stopped_run(given: Path) -> StoppedRun:
         raise CommandFailed(
             f"{run_dir} is being run by process {holder.pid}; wait for it, or stop it (Ctrl-C there, or `kill {holder.pid}`)"
         )
+    begun = first_start(log)
+    if begun is not None and from_toml(begun.config_toml).run.log_durability == "process":
+        settle_after_loss(run_dir, system_clock().boot_id)  # else what the machine's loss left can't be read
     view = read_run(run_dir)
     if view.finished:
         raise CommandFailed(

@@ -1,22 +1,27 @@
 """The structural check behind ``t1 log check``: are journals and blobs whole, and do they fit together?
 
-Journals: every durable frame's checksum and place; sequences without gap, epochs never falling; each input applied once
-and none left out; what a frame rests on exists, is stated transitively and only grows. Blobs: every one has the digest
-that names it. What events mean is checked elsewhere. May run beside a live run: nothing is locked or changed.
+Journals: every durable frame's checksum and place; each frame names the digest of the one before it, and sealed segments
+are what their seals say; sequences without gap, epochs never falling; each input applied once and none left out; what a
+frame rests on exists, is stated transitively and only grows. Blobs: every one has the digest that names it. What events
+mean is checked elsewhere. May run beside a live run: nothing is locked or changed.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from blake3 import blake3
 
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.errors import JournalDamaged
 from t1actors.log.file_reader import FileJournalReader
 from t1actors.log.filelog import FileLog
 from t1actors.log.frame import Frame
+from t1actors.log.recovery import mapped
+from t1actors.log.seal import read_seal, seal_path
 from t1actors.log.segments import START, Position, end_path, list_segments, segment_path
 from t1actors.payloads import BlobError
 
@@ -50,6 +55,9 @@ class _Journal:
     """What follows the damage was not read: that others rest on it is no problem of theirs."""
     frames: list[_Checked] = field(default_factory=list[_Checked])
     epoch: int = 0
+    digest: bytes = b""
+    """Of the last frame."""
+    chained: bool = False
     consumed: dict[str, int] = field(default_factory=dict[str, int])
     vector: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -62,10 +70,19 @@ class _Journal:
                 if not frames:
                     return
                 self._check(place, frames[0])
+                self._chain(place, frames[0])
                 on_position(self.reader.position)
         except JournalDamaged as damage:
             self.damaged = True
             self.problems.append(Problem(damage.journal, damage.segment, damage.offset, str(damage)))
+
+    def _chain(self, place: Position, frame: Frame) -> None:
+        previous = frame.head.previous
+        if (previous or self.chained) and previous != self.digest:
+            self.note(place, "names another frame than the one before it: one of the two was exchanged")
+        self.digest = self.reader.last_digest()
+        # A journal may have been begun by a version that wrote no chain.
+        self.chained = self.chained or bool(previous)
 
     def note(self, place: Position, message: str) -> None:
         self.problems.append(Problem(self.reader.name, *place, message))
@@ -104,10 +121,25 @@ class _Journal:
         self.frames.append(_Checked(place, frame.next_sequence, vector, read))
 
 
-def check_journals(log: FileLog, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
-    """Every problem found in the journals of ``log``, by journal and place. ``progress`` hears of bytes: read, total."""
+@dataclass(frozen=True)
+class CheckedJournals:
+    """``problems`` by journal and place; ``digests``: of each journal's last frame, which stands for all of it."""
+
+    problems: list[Problem]
+    digests: dict[str, bytes]
+
+
+def run_digest(digests: Mapping[str, bytes]) -> str:
+    """The one digest (hex) of a run whose journals end with frames of ``digests``: blake3 over a line a journal, by name,
+    ``<name> <hex>``."""
+    lines = (f"{name} {digest.hex()}\n" for name, digest in sorted(digests.items()))
+    return blake3("".join(lines).encode()).hexdigest()
+
+
+def check_journals(log: FileLog, progress: Callable[[int, int], None] | None = None) -> CheckedJournals:
+    """Read all journals of ``log`` and compare them. ``progress`` hears of bytes: read, total."""
     names = log.journals()
-    problems = list(_endless(log, names))
+    problems = [*_endless(log, names), *_misfit(log, names)]
     journals = {name: _Journal(log.open_reader(name)) for name in names}
     try:
         if progress is None:
@@ -126,7 +158,7 @@ def check_journals(log: FileLog, progress: Callable[[int, int], None] | None = N
     finally:
         for journal in journals.values():
             journal.reader.close()
-    return problems
+    return CheckedJournals(problems, {name: journal.digest for name, journal in journals.items()})
 
 
 def _read_all(log: FileLog, journals: dict[str, _Journal], progress: Callable[[int, int], None]) -> None:
@@ -172,6 +204,24 @@ def _endless(log: FileLog, names: list[str]) -> Iterator[Problem]:
         if list_segments(directory):
             message = f"segments are there but the durable end {end_path(directory)} is missing; restore it from a copy"
             yield Problem(directory.name, *START, message)
+
+
+def _misfit(log: FileLog, names: list[str]) -> Iterator[Problem]:
+    """Sealed segments that are not what their seals say."""
+    for name in names:
+        directory = log.directory(name)
+        for segment in list_segments(directory):
+            path = seal_path(directory, segment)
+            if not path.exists():
+                continue
+            seal = read_seal(directory, segment)
+            with mapped(segment_path(directory, segment)) as data:
+                if seal is None or not seal.holds(data):
+                    message = (
+                        f"journal {name}, segment {segment}: not the file that its seal {path} was written for; if no other "
+                        "error names this segment, the seal is what is damaged: delete it, and it is made again"
+                    )
+                    yield Problem(name, segment, 0, message)
 
 
 def _compare(name: str, frames: list[_Checked], journals: dict[str, _Journal]) -> None:

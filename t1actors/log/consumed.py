@@ -6,12 +6,11 @@ damaged journals: their own opening reports them, here they count as having read
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from t1actors.log.frame import Frame, FrameError, decode_body, frame_length, verify_frame
 from t1actors.log.recovery import Consumed, mapped
-from t1actors.log.segments import end_path, read_end, segment_path
+from t1actors.log.segments import end_path, read_end_of, segment_path
 
 
 def consumed_by_others(directory: Path) -> Consumed | None:
@@ -27,11 +26,7 @@ def consumed_by_others(directory: Path) -> Consumed | None:
 
 def _last_frame(directory: Path) -> Frame | None:
     """The last durable frame: found by stepping over frames by their length, then verified."""
-    descriptor = os.open(end_path(directory), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        end = read_end(descriptor)
-    finally:
-        os.close(descriptor)
+    end = read_end_of(directory)
     if end is None or not end.offset or not segment_path(directory, end.segment).exists():
         return None
     with mapped(segment_path(directory, end.segment)) as data:

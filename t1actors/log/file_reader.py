@@ -11,7 +11,17 @@ import os
 from pathlib import Path
 
 from t1actors.log.errors import JournalDamaged
-from t1actors.log.frame import HEADER_BYTES, Frame, FrameError, Header, decode_body, frame_length, verify_frame
+from t1actors.log.frame import (
+    HEADER_BYTES,
+    Frame,
+    FrameError,
+    Header,
+    decode_body,
+    frame_digest,
+    frame_length,
+    verify_frame,
+)
+from t1actors.log.seal import read_seal
 from t1actors.log.segments import START, Position, end_path, list_segments, read_end, segment_path
 
 _READ_BYTES = 1 << 20
@@ -31,6 +41,7 @@ class FileJournalReader:
         self._segment_fd = -1
         self._window = b""
         self._window_at = 0
+        self._last = memoryview(b"")
 
     def read(self, *, max_frames: int = 256) -> list[Frame]:
         """As ``JournalReader.read``."""
@@ -58,6 +69,10 @@ class FileJournalReader:
         """The sequence behind the last frame that was read or skipped."""
         return self._expected or 0
 
+    def last_digest(self) -> bytes:
+        """The digest (``frame.frame_digest``) of the frame that a ``read`` with ``max_frames=1`` has just returned."""
+        return frame_digest(self._last)
+
     def close(self) -> None:
         """Idempotent."""
         for descriptor in (self._end_fd, self._segment_fd):
@@ -75,16 +90,32 @@ class FileJournalReader:
         return read_end(self._end_fd)
 
     def _place(self, end: Position) -> Position:
-        """The start of the last segment that begins at or before the wanted sequence."""
+        """A frame's start, at or before the wanted sequence: in the last segment that begins there, by its seal's index."""
         if self._from:
             for segment in reversed([n for n in list_segments(self._directory) if 0 < n <= end.segment]):
                 self._open(segment)
                 first = self._verify(Position(segment, 0), end)
                 if first.base_sequence < self._from:
-                    return Position(segment, 0)
+                    return self._indexed(segment, end)
             self._shut()
+            if end.segment:
+                return self._indexed(0, end)
         self._expected = 0
         return START
+
+    def _indexed(self, segment: int, end: Position) -> Position:
+        """Within a segment that begins before the wanted sequence: as far on as its seal knows, if it has one."""
+        seal = read_seal(self._directory, segment) if segment < end.segment else None
+        place = Position(segment, seal.offset_before(self._from) if seal is not None else 0)
+        if place.offset:
+            try:
+                if self._verify(place, end).base_sequence < self._from:
+                    return place
+            except JournalDamaged:
+                pass  # of the seal or of the segment: reading from its start says which
+        if segment == 0:
+            self._expected = 0
+        return Position(segment, 0)
 
     def _step(self, position: Position, end: Position) -> Frame | None:
         """Move over one frame; None when it lies before the wanted sequence."""
@@ -100,6 +131,7 @@ class FileJournalReader:
             except FrameError as error:
                 raise JournalDamaged(self.name, *position, str(error)) from error
         self._expected = header.next_sequence
+        self._last = memoryview(self._window)[at : header.end]
         if header.seals:
             self._shut()
             self._position = Position(position.segment + 1, 0)

@@ -13,11 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from msgspec import structs
+
 from t1actors.log.consumed import consumed_by_others
 from t1actors.log.errors import JournalFailed
-from t1actors.log.frame import CommitHead, encode_frame
+from t1actors.log.frame import CommitHead, encode_frame, frame_digest
 from t1actors.log.lock import Holder, JournalLock
 from t1actors.log.recovery import Recovered, recover
+from t1actors.log.seal import SealBuilder, write_seal
 from t1actors.log.segments import Position, end_path, fsync_directory, segment_path, write_all, write_end
 
 Durability = Literal["machine", "process"]
@@ -44,6 +47,7 @@ class FileJournalWriter:
         lock.remember(Holder(self.epoch, os.getpid(), boot_id))
         self.next_sequence = self.recovered.next_sequence
         self._segment, self._offset = self.recovered.position
+        self._last_frame, self._growing = self.recovered.last_frame, self.recovered.growing
         self._sealed = self.recovered.sealed
         self._segment_fd = os.open(segment_path(directory, self._segment), os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -60,6 +64,7 @@ class FileJournalWriter:
         # One frame more once the segment is full: so it is known, when a frame is written, that it is the last.
         seals = not self._sealed and self._offset >= self._segment_bytes
         first = self.next_sequence
+        head = structs.replace(head, previous=self._last_frame)
         data = encode_frame(head, events, base_sequence=first, epoch=self.epoch, seals=seals)
         try:
             if self._sealed:
@@ -68,6 +73,7 @@ class FileJournalWriter:
             if self._flushes:
                 os.fdatasync(self._segment_fd)
             write_end(self._end_fd, Position(self._segment, self._offset + len(data)))
+            self._grew(data, first, first + len(events), seals=seals)
         except OSError as error:
             place = f"{segment_path(self._directory, self._segment)}, offset {self._offset:,}"
             self._unusable = (
@@ -75,9 +81,6 @@ class FileJournalWriter:
                 "again: recovery decides what is durable"
             )
             raise JournalFailed(self._unusable) from error
-        self._offset += len(data)
-        self._sealed = seals
-        self.next_sequence = first + len(events)
         return first
 
     def close(self) -> None:
@@ -90,11 +93,24 @@ class FileJournalWriter:
         self._segment_fd = self._end_fd = -1
         self._lock.release()
 
+    def _grew(self, data: bytes, base_sequence: int, next_sequence: int, *, seals: bool) -> None:
+        """``data`` is the journal's last frame now."""
+        self._last_frame = frame_digest(data)
+        self._growing.frame(self._offset, base_sequence)
+        self._growing.hashed(data)
+        self._offset += len(data)
+        self._sealed = seals
+        self.next_sequence = next_sequence
+        if seals:
+            seal = self._growing.seal(next_sequence=next_sequence, epoch=self.epoch, last_frame=self._last_frame)
+            write_seal(self._directory, self._segment, seal)
+
     def _start_segment(self) -> None:
         path = segment_path(self._directory, self._segment + 1)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         os.close(self._segment_fd)
         self._segment_fd, self._segment, self._offset, self._sealed = descriptor, self._segment + 1, 0, False
+        self._growing = SealBuilder()
         if self._flushes:
             os.fsync(descriptor)
             fsync_directory(self._directory)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
+from blake3 import blake3
 from crc32c import crc32c
 
 from t1actors.log.errors import FrameRefused
@@ -50,7 +51,9 @@ class InputRun(msgspec.Struct, frozen=True, array_like=True):
 
 class CommitHead(msgspec.Struct, frozen=True, kw_only=True):
     """``vector`` is transitive: {journal: highest sequence this frame rests on}, its inputs included; the frame's own
-    predecessors go without saying. Times are for people: nothing is decided by them."""
+    predecessors go without saying. Times are for people: nothing is decided by them. ``previous`` is the digest of the
+    journal's frame before this one (``frame_digest``), written by the journal's writer: empty for the first frame, and for
+    all frames of a journal that was begun before there was a chain."""
 
     inputs: tuple[InputRun, ...] = ()
     vector: dict[str, int] = {}
@@ -58,6 +61,7 @@ class CommitHead(msgspec.Struct, frozen=True, kw_only=True):
     wall_ns: int = 0
     mono_ns: int = 0
     boot_id: str = ""
+    previous: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,12 @@ def verify_frame(data: bytes | memoryview, offset: int, limit: int) -> Header:
     if flags & ~_FLAG_SEALS:
         raise FrameError(f"flags {flags:#x} are not known to this version")
     return Header(count, base_sequence, epoch, bool(flags & _FLAG_SEALS), end)
+
+
+def frame_digest(data: bytes | memoryview) -> bytes:
+    """The 32 bytes by which the next frame names the frame that is the whole of ``data``. A frame names the one before it, so
+    the digest of a journal's last frame stands for all of the journal."""
+    return blake3(data).digest()
 
 
 def frame_length(data: bytes | memoryview, offset: int) -> int:

@@ -7,6 +7,7 @@ Guarantees, on every implementation (one contract suite runs on all):
   all before it, whether or not those wrote anything.
 - *Frames are atomic*, in order, and sequences have no gaps.
 - *Damage is refused by name*, never skipped.
+- *Each frame names the one before it* by its digest, so that the last frame's stands for the whole journal.
 
 What events mean, and who may read what, is left to others.
 """
@@ -79,8 +80,9 @@ class JournalWriter(Protocol):
         ...
 
     def append(self, head: CommitHead, events: Sequence[bytes]) -> int:
-        """Write one frame and return its first event's sequence once it is durable and visible. Blocks (call it in a
-        worker thread). Raises ``FrameRefused`` (nothing happened) or ``JournalFailed`` (the process must end)."""
+        """Write one frame and return its first event's sequence once it is durable and visible; ``head.previous`` is for
+        the journal to fill in. Blocks (call it in a worker thread). Raises ``FrameRefused`` (nothing happened) or
+        ``JournalFailed`` (the process must end)."""
         ...
 
     def close(self) -> None:

@@ -90,6 +90,15 @@ def holder_in(directory: Path) -> Holder | None:
         os.close(descriptor)
 
 
+def last_holder(directory: Path) -> Holder:
+    """What the lock file in ``directory`` remembers, whether or not it is held; an empty ``Holder`` when that can't be read:
+    opening the journal says why."""
+    try:
+        return msgspec.json.decode((directory / "lock").read_bytes().strip(b" \n\0"), type=Holder)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return Holder()
+
+
 def _take(descriptor: int) -> bool:
     """Whether the lock was to be had."""
     deadline = time.monotonic() + _PATIENCE_S

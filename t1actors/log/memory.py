@@ -12,8 +12,10 @@ from bisect import bisect_left
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+from msgspec import structs
+
 from t1actors.log.errors import JournalFailed, JournalFenced
-from t1actors.log.frame import CommitHead, Frame, decode_frame, encode_frame
+from t1actors.log.frame import CommitHead, Frame, decode_frame, encode_frame, frame_digest
 from t1actors.log.interface import JournalReader, JournalWriter, Watch, check_journal_name
 from t1actors.log.watch import DescriptorWatch
 
@@ -74,6 +76,8 @@ class MemoryLog:
             if journal.writer is not writer:
                 raise JournalFailed(f"journal {writer.name}: the writer of epoch {writer.epoch} is closed")
             base = journal.next_sequence
+            previous = frame_digest(journal.frames[-1]) if journal.frames else b""
+            head = structs.replace(head, previous=previous)
             journal.frames.append(encode_frame(head, events, base_sequence=base, epoch=writer.epoch))
             journal.bases.append(base)
             journal.next_sequence = base + len(events)

@@ -6,7 +6,7 @@ a log in which something is missing raises ``LogIncomplete`` after all that can 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from t1actors.log.causal import CausalReader
@@ -41,6 +41,11 @@ def merged_frames(log: Log) -> Iterator[Frame]:
 
 def merged(log: Log) -> Iterator[Entry]:
     """Every event there is now. Raises as ``merged_frames``."""
-    for frame in merged_frames(log):
+    return entries(merged_frames(log))
+
+
+def entries(frames: Iterable[Frame]) -> Iterator[Entry]:
+    """The events of ``frames``, one by one."""
+    for frame in frames:
         for index, raw in enumerate(frame.events):
             yield Entry(frame, frame.base_sequence + index, raw)

@@ -9,8 +9,9 @@ only when no whole frame lies behind them.
 - A bad stretch past the end with a whole frame *behind* it is damage too: a torn tail has nothing behind it.
 - What remains is the torn tail of a frame that was never acknowledged: cut off, and its size is reported.
 
-Guarantees: after ``recover`` the durable end is the end of the files; every frame was checksummed; sequences have no
-gap. A journal that is refused is left as it was. The caller holds the lock.
+Guarantees: after ``recover`` the durable end is the end of the files; every frame was checksummed (or its sealed segment
+hashed as a whole); sequences have no gap; every sealed segment has its seal beside it. A journal that is refused is left
+as it was. The caller holds the lock.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t1actors.log.errors import JournalDamaged
-from t1actors.log.frame import MAGIC_BYTES, FrameError, Header, verify_frame
+from t1actors.log.frame import MAGIC_BYTES, FrameError, Header, frame_digest, verify_frame
+from t1actors.log.seal import Seal, SealBuilder, read_seal, write_seal
 from t1actors.log.segments import (
     START,
     Position,
@@ -32,6 +34,7 @@ from t1actors.log.segments import (
     fsync_directory,
     list_segments,
     read_end,
+    read_end_of,
     segment_path,
     write_all,
     write_end,
@@ -40,13 +43,16 @@ from t1actors.log.segments import (
 
 @dataclass(frozen=True)
 class Recovered:
-    """Where the journal goes on (``sealed``: in the next segment), and what was found past the durable end:
-    ``kept_frames`` whole ones, and ``torn_bytes`` of one that never was acknowledged."""
+    """Where the journal goes on (``sealed``: in the next segment), the digest of its last frame (empty: it has none), and
+    what was found past the durable end: ``kept_frames`` whole ones, and ``torn_bytes`` of one that never was
+    acknowledged. ``growing`` is the last segment's seal so far."""
 
     position: Position
     sealed: bool
     next_sequence: int
     epoch: int
+    last_frame: bytes
+    growing: SealBuilder
     kept_frames: int
     torn_bytes: int
 
@@ -83,19 +89,24 @@ def recover(journal: str, directory: Path, *, consumed: Consumed | None = None) 
         scan.segment(segment)
     scan.finish(consumed)
     _settle(directory, segments, durable, scan.good)
-    return Recovered(scan.good, scan.sealed, scan.next_sequence, scan.epoch, scan.kept_frames, scan.torn_bytes)
+    for segment, seal in scan.unsealed.items():
+        write_seal(directory, segment, seal)
+    return Recovered(
+        position=scan.good,
+        sealed=scan.sealed,
+        next_sequence=scan.next_sequence,
+        epoch=scan.epoch,
+        last_frame=scan.last_frame,
+        growing=scan.growing,
+        kept_frames=scan.kept_frames,
+        torn_bytes=scan.torn_bytes,
+    )
 
 
 def _durable_end(journal: str, directory: Path, segments: list[int]) -> Position:
     """The durable end on disk. It is made before the first frame is written, so only an empty journal may lack it."""
     path = end_path(directory)
-    durable = None
-    if path.exists():
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            durable = read_end(descriptor)
-        finally:
-            os.close(descriptor)
+    durable = read_end_of(directory)
     if durable is None:
         if any(segment_path(directory, segment).stat().st_size for segment in segments):
             raise JournalDamaged(journal, 0, 0, f"frames are there but the durable end {path} is missing")
@@ -107,7 +118,8 @@ def _durable_end(journal: str, directory: Path, segments: list[int]) -> Position
 
 
 class _Scan:
-    """One pass over all segments. ``good`` is where the last whole frame ends."""
+    """One pass over all segments. ``good`` is where the last whole frame ends; ``unsealed`` are the seals that sealed
+    segments should have beside them and have not."""
 
     def __init__(self, journal: str, directory: Path, durable: Position) -> None:
         self._journal = journal
@@ -116,8 +128,11 @@ class _Scan:
         self._fault: JournalDamaged | None = None
         self.good = START
         self.sealed = False
-        self.next_sequence = 0
-        self.epoch = 0
+        self.next_sequence: int = 0
+        self.epoch: int = 0
+        self.last_frame: bytes = b""
+        self.growing = SealBuilder()
+        self.unsealed: dict[int, Seal] = {}
         self.kept_frames = 0
         self.torn_bytes = 0
 
@@ -127,6 +142,8 @@ class _Scan:
             if self._fault is None:
                 self._begin(segment, data)
             if self._fault is None:
+                if self._skip_sealed(segment, data):
+                    return
                 offset = self._frames(segment, data)
             if self._fault is not None:
                 self._refuse_frames_behind(segment, data, offset)
@@ -153,12 +170,31 @@ class _Scan:
             if self.good < self._durable:
                 raise self._fault
 
+    def _skip_sealed(self, segment: int, data: memoryview) -> bool:
+        """Whether the segment was acknowledged in full, and is what its seal says: then no frame need be looked at."""
+        seal = read_seal(self._directory, segment) if segment < self._durable.segment else None
+        if seal is None or seal.first_sequence != self.next_sequence or seal.epoch < self.epoch or not seal.holds(data):
+            return False
+        self.next_sequence, self.epoch, self.last_frame = seal.next_sequence, seal.epoch, bytes.fromhex(seal.last_frame)
+        self.good, self.sealed = Position(segment, len(data)), True
+        return True
+
     def _frames(self, segment: int, data: memoryview) -> int:
         """Step over whole frames; returns where they stop."""
+        self.growing = SealBuilder()
+        offset = self._step_over(segment, data)
+        self.growing.hashed(data[:offset])
+        if self.sealed and self.good.segment == segment:
+            self.unsealed[segment] = self.growing.seal(
+                next_sequence=self.next_sequence, epoch=self.epoch, last_frame=self.last_frame
+            )
+        return offset
+
+    def _step_over(self, segment: int, data: memoryview) -> int:
         limit = len(data)  # of the frames that were acknowledged
         if segment >= self._durable.segment:
             limit = min(limit, self._durable.offset) if segment == self._durable.segment else 0
-        offset = 0
+        offset = last = 0
         while offset < len(data):
             below = offset < limit
             try:
@@ -169,11 +205,14 @@ class _Scan:
                 self._fault = JournalDamaged(self._journal, segment, offset, str(error))
                 if below:
                     raise self._fault from error
-                return offset
+                break
             self._expect(segment, offset, header)
+            self.growing.frame(offset, header.base_sequence)
             self.kept_frames += not below
-            offset = header.end
+            last, offset = offset, header.end
             self.good, self.sealed = Position(segment, offset), header.seals
+        if offset:
+            self.last_frame = frame_digest(data[last:offset])
         return offset
 
     def _expect(self, segment: int, offset: int, header: Header) -> None:

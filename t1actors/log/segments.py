@@ -25,6 +25,10 @@ class Position(NamedTuple):
     segment: int
     offset: int
 
+    def encoded(self) -> bytes:
+        """As the file ``end`` holds it."""
+        return _END.pack(self.segment << 32 | self.offset)
+
 
 START = Position(0, 0)
 
@@ -48,7 +52,7 @@ def list_segments(directory: Path) -> list[int]:
 def write_end(descriptor: int, position: Position) -> None:
     """Publish: whatever lies before ``position`` must be durable already. A pwrite, because stores through a map and
     fdatasync wake no reader."""
-    os.pwrite(descriptor, _END.pack(position.segment << 32 | position.offset), 0)
+    os.pwrite(descriptor, position.encoded(), 0)
 
 
 def read_end(descriptor: int) -> Position | None:
@@ -58,6 +62,18 @@ def read_end(descriptor: int) -> Position | None:
         return None
     (value,) = _END.unpack(raw)
     return Position(value >> 32, value & 0xFFFFFFFF)
+
+
+def read_end_of(directory: Path) -> Position | None:
+    """The durable end of the journal in ``directory``; None when there is none."""
+    try:
+        descriptor = os.open(end_path(directory), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return read_end(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:

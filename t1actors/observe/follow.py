@@ -6,7 +6,7 @@ follower sees only durable frames and holds nothing back from the writers.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 from t1actors.events import ActorStarted, RunStarted, RunStopped, decode
@@ -103,7 +103,7 @@ def read_run(run_dir: Path, progress: Callable[[int, int], None] | None = None) 
 
 async def follow(
     log: Log, *, ended: Callable[[], bool], tick_s: float = 1.0, sessions: int = 0
-) -> AsyncIterator[list[Frame]]:
+) -> AsyncGenerator[list[Frame]]:
     """Batches of new frames until the run has stopped, or ``ended`` says so, and all is read. An empty batch comes
     after ``tick_s`` without news, so that silence can be shown as silence. Of a run that is being resumed, ``sessions``
     says how many there were: their ends are not this one's."""

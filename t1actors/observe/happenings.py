@@ -19,6 +19,7 @@ from t1actors.events import (
     BatchSealed,
     BatchShort,
     CriticUpdated,
+    JournalCut,
     RunFailed,
     RunFinished,
     RunPaused,
@@ -104,6 +105,13 @@ def _happenings(view: RunView, event: AnyEvent | UnknownEvent) -> list[Happening
             return [Happening("run_paused", f"paused before step {event.step}", {"step": event.step})]
         case ActorStarted() | ActorReady() | ActorStopped():
             return _of_actor(view, event)
+        case JournalCut():
+            text = (
+                f"journal {event.journal} was cut before event {event.from_sequence:,}, {event.reason}; the rest, "
+                f"{size(event.size_bytes)}, is in {event.path}"
+            )
+            fields = {"journal": event.journal, "from_sequence": event.from_sequence, "path": event.path}
+            return [Happening("journal_cut", text, fields)]
         case StepOpened() | BatchSealed() | BatchShort() | CriticUpdated() | ActorUpdated():
             return _of_step(view, event)
         case WeightsPublished():

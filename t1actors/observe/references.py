@@ -8,32 +8,30 @@ name says are an error in anything.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
-import msgspec
 from numpy import float32
 
 from t1actors.events import (
     ActorInitialised,
     AnyEvent,
     CriticInitialised,
-    Payload,
-    Tensor,
     TrajectoryAssembled,
     TurnSampled,
     UnknownEvent,
 )
 from t1actors.log.merged import Entry
 from t1actors.observe.invariants import Finding
-from t1actors.payloads import BlobError, Blobs, unpack
+from t1actors.payloads import BlobError, Blobs, payloads_of, unpack
 from t1actors.tito.record import RecordError, TrajectoryRecord, decode
 
 
 class References:
     """Fed with entries and their events by ``apply``; ``findings`` holds what was found."""
 
-    def __init__(self, blobs: Blobs) -> None:
+    def __init__(self, blobs: Blobs, *, excerpt: bool = False) -> None:
+        """``excerpt``: of an archive of one step, which holds what that step needs and no other blob."""
         self._blobs = blobs
+        self._excerpt = excerpt
         self._absent: Counter[str] = Counter()
         self._findings: list[Finding] = []
         self._turns: dict[str, list[TurnSampled]] = {}
@@ -45,10 +43,10 @@ class References:
             return
         if isinstance(event, TurnSampled):
             self._turns.setdefault(event.trial, []).append(event)
-        for name, payload in _payloads(event):
+        for name, payload in payloads_of(event):
             what = f"{type(event).__name__}.{name}"
             if payload.inline is None and not self._blobs.has(payload.digest):
-                if _needed(event):
+                if _needed(event) and not self._excerpt:
                     self._error(entry, f"{what}: blob {payload.digest} is missing; restore it from a copy of the run")
                 else:
                     self._absent[what] += 1
@@ -63,9 +61,9 @@ class References:
 
     def finish(self) -> list[Finding]:
         """What was found, and notes on what is kept no longer."""
+        why = "not in this archive" if self._excerpt else "no longer kept (it can be computed again)"
         notes = [
-            Finding("note", "blobs", 0, f"{count} of {what} are no longer kept (it can be computed again)")
-            for what, count in sorted(self._absent.items())
+            Finding("note", "blobs", 0, f"{count} of {what} are {why}") for what, count in sorted(self._absent.items())
         ]
         return [*self._findings, *notes]
 
@@ -118,15 +116,6 @@ def _counted(record: TrajectoryRecord) -> tuple[int, int]:
         ids += length
         sampled += int(arrays.mask_N.sum())
     return ids, sampled
-
-
-def _payloads(event: AnyEvent) -> Iterator[tuple[str, Payload]]:
-    for field in msgspec.structs.fields(type(event)):
-        value = getattr(event, field.name)
-        if isinstance(value, Payload):
-            yield field.name, value
-        elif isinstance(value, Tensor):
-            yield field.name, value.data
 
 
 def _needed(event: AnyEvent) -> bool:

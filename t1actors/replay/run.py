@@ -51,16 +51,20 @@ class Replayer:
         """The run in a directory; ``progress`` hears of events: read, total. Raises ``ReplayImpossible``."""
         if not (run_dir / "log").is_dir():
             raise ReplayImpossible(f"{run_dir} has no folder log/: it is not the directory of a run")
+        return cls.of(FileLog(run_dir / "log"), FileBlobs(run_dir / "blobs"), progress)
+
+    @classmethod
+    def of(cls, log: FileLog, blobs: Blobs, progress: Callable[[int, int], None] | None = None) -> Replayer:
+        """The run of a log and the blobs that it names, wherever they are. As ``open``."""
         try:
-            log = FileLog(run_dir / "log")
             if progress is None:
                 inputs = read_inputs(log)
             else:
                 total = log.events()
                 inputs = read_inputs(log, lambda done: progress(done, total))
         except (LogError, ConfigError) as error:
-            raise ReplayImpossible(f"{run_dir}: {error}") from error
-        return cls(inputs, FileBlobs(run_dir / "blobs"))
+            raise ReplayImpossible(f"{log.root.parent}: {error}") from error
+        return cls(inputs, blobs)
 
     def step(
         self,

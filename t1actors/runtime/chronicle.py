@@ -11,18 +11,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
 
 from t1actors.config import Config, digest, from_toml, to_toml
-from t1actors.events import AnyEvent, RunStarted, encode
+from t1actors.events import AnyEvent, Event, RunStarted, decode, encode
 from t1actors.log.interface import CommitHead, Log
 from t1actors.runtime.clock import Clock
 from t1actors.runtime.errors import RunDirectoryError
 from t1actors.runtime.numerics import Numerics, first_start
 from t1actors.runtime.recovery import SUPERVISOR
 from t1actors.tasks.choice import CHOICE, choice_digest
+
+E = TypeVar("E", bound=Event)
 
 
 def check_configuration(log: Log, run_dir: Path, config: Config, kernels: str = "") -> None:
@@ -101,6 +104,16 @@ class Chronicle:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._writer.close()
+
+
+def recorded(log: Log, kind: type[E]) -> list[E]:
+    """The supervisor's events of one kind."""
+    found: list[E] = []
+    with closing(log.open_reader(SUPERVISOR)) as reader:
+        while frames := reader.read():
+            events = [decode(raw) for frame in frames for raw in frame.events]
+            found += [event for event in events if isinstance(event, kind)]
+    return found
 
 
 def _last_vector(log: Log) -> dict[str, int]:

@@ -9,7 +9,8 @@ Guarantees:
   under way that would have to be done twice, and then everything is stopped cleanly. A second SIGINT, SIGTERM, or
   cancelling the caller: a clean stop at once. A SIGINT while that goes on: everything is killed.
 - If the supervisor itself is killed, the actors end with it; starting it again on the same run directory resumes the
-  run.
+  run. If the machine was lost and nothing had been flushed, the journals are first cut to what fits together; each cut is an
+  event.
 - No torch here: what actors import is theirs.
 
 Left to others: displays read the log; which actors there are is the caller's plan.
@@ -31,15 +32,16 @@ from typing import Literal
 import anyio
 
 from t1actors.config import Config, digest, from_toml, to_toml
-from t1actors.events import ActorReady, ActorStarted, ActorStopped, RunStopped, StopRequested
+from t1actors.events import ActorReady, ActorStarted, ActorStopped, JournalCut, RunStopped, StopRequested
 from t1actors.log.filelog import FileLog
 from t1actors.runtime.actor_log import log_tail
 from t1actors.runtime.child import Child
-from t1actors.runtime.chronicle import Chronicle, check_configuration
+from t1actors.runtime.chronicle import Chronicle, check_configuration, recorded
 from t1actors.runtime.clock import system_clock
 from t1actors.runtime.conclusion import concluded
 from t1actors.runtime.errors import EXIT_UNRECOVERABLE, RunDirectoryError
 from t1actors.runtime.fingerprint import code_version
+from t1actors.runtime.loss import cuts_of, settle_after_loss
 from t1actors.runtime.numerics import Numerics
 from t1actors.runtime.orphans import Orphans, adopting
 from t1actors.runtime.restarts import Restarts
@@ -98,6 +100,8 @@ async def supervise(plan: RunPlan) -> RunResult:
     config = plan.config.run
     code = code_version()
     log = FileLog(plan.run_dir / "log", config.log_durability)
+    if config.log_durability == "process":
+        settle_after_loss(plan.run_dir, system_clock().boot_id)
     check_configuration(log, plan.run_dir, plan.config, plan.numerics.kernels)
     _prepare(plan)
     in_thread = config.log_durability == "machine"
@@ -160,6 +164,7 @@ class _Supervisor:
             started_s, cpu_s = self._clock.monotonic(), _cpu_seconds()
             plan = self._plan
             await self._chronicle.begin(plan.run_dir, plan.config, plan.environment, plan.numerics)
+            await self._record_cuts()
             async with anyio.create_task_group() as watching:
                 watching.start_soon(self._follow_conclusion)
                 watching.start_soon(self._reap_orphans)
@@ -175,6 +180,13 @@ class _Supervisor:
             reason = f"{self._reason}: {self._detail}" if self._reason == "failed" else self._reason
             stopped = RunStopped(reason=reason, cpu_s=self._cpu_seconds)
             await self._chronicle.record([stopped], rests_on=self._rests_on)
+
+    async def _record_cuts(self) -> None:
+        """What was cut off the journals and is not recorded yet: by this start, by one that died before it came to here, or
+        where the run was salvaged."""
+        known = {event.path for event in recorded(self._log, JournalCut)}
+        if cuts := [cut for cut in cuts_of(self._plan.run_dir) if cut.path not in known]:
+            await self._chronicle.record(cuts)
 
     def result(self) -> RunResult:
         """After ``run``."""

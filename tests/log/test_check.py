@@ -37,11 +37,11 @@ SOUND: list[tuple[str, CommitHead, int]] = [
 
 @pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
 def test_a_sound_log_has_no_problems(tmp_path: Path, segment_bytes: int):
-    assert check_journals(written(tmp_path, SOUND, segment_bytes=segment_bytes)) == []
+    assert check_journals(written(tmp_path, SOUND, segment_bytes=segment_bytes)).problems == []
 
 
 def test_a_log_that_is_not_there_has_no_problems(tmp_path: Path):
-    assert check_journals(FileLog(tmp_path / "none")) == []
+    assert check_journals(FileLog(tmp_path / "none")).problems == []
     assert check_blobs(FileBlobs(tmp_path / "none")) == []
 
 
@@ -72,7 +72,7 @@ def test_a_frame_that_breaks_a_rule_is_named_with_its_place(
     writer = log.open_writer("b")
     writer.append(append[1], [event(n) for n in range(append[2])])
     writer.close()
-    problems = check_journals(log)
+    problems = check_journals(log).problems
     assert [(problem.journal, problem.segment, problem.offset) for problem in problems] == [("b", *place)]
     assert message in problems[0].message
 
@@ -84,7 +84,7 @@ def test_a_flipped_byte_is_one_problem_at_its_frame_and_others_are_still_checked
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    other, damage = check_journals(log)
+    other, damage = check_journals(log).problems
     assert (other.journal, "rests on less of a" in other.message) == ("b", True)
     assert (damage.journal, damage.segment, damage.offset) == ("c", 0, 0)
     assert "checksum mismatch" in damage.message
@@ -93,7 +93,9 @@ def test_a_flipped_byte_is_one_problem_at_its_frame_and_others_are_still_checked
 def test_frames_without_a_durable_end_are_a_problem(tmp_path: Path):
     log = written(tmp_path, SOUND[:1])
     end_path(log.directory("a")).unlink()
-    assert [(problem.journal, "durable end" in problem.message) for problem in check_journals(log)] == [("a", True)]
+    assert [(problem.journal, "durable end" in problem.message) for problem in check_journals(log).problems] == [
+        ("a", True)
+    ]
 
 
 def test_a_journal_that_lost_its_tail_is_missed_by_who_read_it(tmp_path: Path):
@@ -101,10 +103,10 @@ def test_a_journal_that_lost_its_tail_is_missed_by_who_read_it(tmp_path: Path):
     lone = written(tmp_path / "lone", SOUND[:1])
     shutil.rmtree(log.directory("a"))
     shutil.copytree(lone.directory("a"), log.directory("a"))
-    assert check_journals(log) == []
+    assert check_journals(log).problems == []
     shutil.rmtree(log.directory("a"))
     log.open_writer("a").close()
-    assert {problem.journal for problem in check_journals(log)} == {"b", "c"}
+    assert {problem.journal for problem in check_journals(log).problems} == {"b", "c"}
 
 
 def test_a_damaged_blob_is_a_problem_that_names_its_file(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from t1actors.log.filelog import FileLog
-from t1actors.log.frame import MAX_FRAME_BYTES, CommitHead, frame_bytes
+from t1actors.log.frame import MAX_FRAME_BYTES, CommitHead, encode_frame, frame_bytes, frame_digest
 from t1actors.log.interface import FrameRefused, JournalFailed, JournalFenced, Log
 from t1actors.log.memory import MemoryLog
 from tests.log.support import event, frames_of, read_all, resting_on
@@ -38,10 +39,28 @@ def test_what_append_returned_can_be_read(log: Log):
     assert writer.append(resting_on(b=4), [event(3)]) == 2
     first, second = reader.read()
     assert (first.journal, first.base_sequence, first.events) == ("a", 0, (event(1), event(2)))
-    assert (second.base_sequence, second.events, second.head) == (2, (event(3),), resting_on(b=4))
+    assert (second.base_sequence, second.events, second.head.vector) == (2, (event(3),), {"b": 4})
     assert first.epoch == second.epoch == writer.epoch
     assert reader.next_sequence == writer.next_sequence == 3
     assert reader.read() == []
+
+
+def test_each_frame_names_the_one_before_it_also_across_openings(log: Log):
+    for value in range(3):
+        writer = log.open_writer("a")
+        writer.append(CommitHead(), [event(value)])
+        writer.append(CommitHead(previous=b"whatever the caller says"), [])
+        writer.close()
+    frames = frames_of(log, "a")
+    assert frames[0].head.previous == b""
+    for before, frame in itertools.pairwise(frames):
+        encoded = (
+            encode_frame(
+                before.head, before.events, base_sequence=before.base_sequence, epoch=before.epoch, seals=seals
+            )
+            for seals in (False, True)
+        )
+        assert frame.head.previous in [frame_digest(data) for data in encoded]
 
 
 def test_a_frame_without_events_is_delivered_and_takes_no_sequence(log: Log):

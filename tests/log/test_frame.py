@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from t1actors.log.frame import (
     HEADER_BYTES,
@@ -122,12 +123,29 @@ def test_a_head_from_a_newer_version_is_read_by_ignoring_what_is_new():
     assert read == CommitHead(inputs=(InputRun("a", 1, 2, 3),), vector={"a": 2})
 
 
-def test_the_bytes_of_a_frame_are_those_of_the_first_version():
-    golden = (
-        "543146527c000000d1d43422020000002900000000000000070000000000000086a6696e707574739294a4706f6f6c03"
-        "050294a26d65292900a6766563746f7282a16101a4706f6f6c05a4636f6465a3616263a777616c6c5f6e7301a76d6f6e"
-        "6f5f6e7302a7626f6f745f6964a16282a46b696e64a7436f756e746564a576616c75650182a46b696e64a7436f756e74"
-        "6564a576616c7565a374776f"
-    )
-    data = encode_frame(HEAD, [event(1), event("two")], base_sequence=41, epoch=7)
-    assert data.hex() == golden
+FIRST_VERSION = (
+    "543146527c000000d1d43422020000002900000000000000070000000000000086a6696e707574739294a4706f6f6c03"
+    "050294a26d65292900a6766563746f7282a16101a4706f6f6c05a4636f6465a3616263a777616c6c5f6e7301a76d6f6e"
+    "6f5f6e7302a7626f6f745f6964a16282a46b696e64a7436f756e746564a576616c75650182a46b696e64a7436f756e74"
+    "6564a576616c7565a374776f"
+)
+"""Before frames named the one before them."""
+
+SECOND_VERSION = (
+    "54314652a7000000fb25a742020000002900000000000000070000000000000087a6696e707574739294a4706f6f6c03"
+    "050294a26d65292900a6766563746f7282a16101a4706f6f6c05a4636f6465a3616263a777616c6c5f6e7301a76d6f6e"
+    "6f5f6e7302a7626f6f745f6964a162a870726576696f7573c420000102030405060708090a0b0c0d0e0f101112131415"
+    "161718191a1b1c1d1e1f82a46b696e64a7436f756e746564a576616c75650182a46b696e64a7436f756e746564a57661"
+    "6c7565a374776f"
+)
+
+
+def test_a_frame_of_the_first_version_is_read():
+    frame = decode_frame("a", bytes.fromhex(FIRST_VERSION))
+    assert (frame.head, frame.events) == (HEAD, (event(1), event("two")))
+    assert (frame.base_sequence, frame.epoch) == (41, 7)
+
+
+def test_the_bytes_of_a_frame_are_those_of_the_second_version():
+    head = structs.replace(HEAD, previous=bytes(range(32)))
+    assert encode_frame(head, [event(1), event("two")], base_sequence=41, epoch=7).hex() == SECOND_VERSION

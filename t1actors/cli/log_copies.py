@@ -1,0 +1,89 @@
+"""`t1 log export` and `t1 log salvage`: runs in other places."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from t1actors.cli.errors import CommandFailed, WrongUsage
+from t1actors.cli.log import RunDirectory
+from t1actors.cli.numbers import Whole
+from t1actors.cli.progress import Progress
+from t1actors.log.salvage import salvage as salvage_run
+from t1actors.observe.follow import open_run
+from t1actors.observe.quantities import size
+
+
+def export(
+    run: RunDirectory,
+    archive: Annotated[Path, Parameter(help="The file to write, such as step12.tar or step12.tar.gz.")],
+    *,
+    step: Annotated[
+        Whole | None, Parameter(help="Only what replaying this step needs; it is replayed to find out.")
+    ] = None,
+) -> None:
+    """Pack a run, or what one of its steps rests on, into an archive that a colleague can replay.
+
+    The run may be going on: the archive holds what fits together of it now. An archive of a step holds the whole log and the
+    blobs that its replay opened.
+
+    Example: `t1 log export runs/latest step12.tar.gz --step 12`
+    """
+    open_run(run)
+    if not archive.parent.is_dir():
+        raise WrongUsage(f"{archive}: there is no directory {archive.parent}")
+    if step is not None:
+        print("loading torch", file=sys.stderr, flush=True)
+    from t1actors.replay.export import ExportRefused
+    from t1actors.replay.export import export as write
+
+    try:
+        with Progress("log", count=size) as progress:
+            written = write(run, archive, step=step, progress=progress)
+    except ExportRefused as error:
+        raise CommandFailed(str(error)) from error
+    exported = written.exported
+    print(f"{archive}: {size(written.size_bytes)}, {exported.events:,} events, {written.blobs:,} blobs")
+    print(f"digest {exported.digest}")
+    if written.replayed is not None:
+        verdict = (
+            "bit-exact"
+            if written.replayed.bit_exact
+            else "not bit-exact here, which the archive's receiver can look into"
+        )
+        print(f"step {step} was replayed from these blobs: {verdict}")
+    command = f"t1 replay {exported.run} " + ("--all" if step is None else f"--step {step}")
+    print(f"next     tar xf {archive.name} && {command}")
+
+
+def salvage(
+    run: Annotated[Path, Parameter(help="The damaged run's directory. It is only read.")],
+    to: Annotated[Path, Parameter(help="The new run directory to make.")],
+) -> int:
+    """Make a run of what is whole in a damaged one.
+
+    Each journal is kept up to its first bad or missing frame, and as far as all journals fit together; what is behind that
+    lies beside it, as it was. Exit status 0: nothing was missing. 1: something was, and each part is named.
+
+    Example: `t1 log salvage runs/damaged runs/saved`
+    """
+    if not (run / "log").is_dir():
+        raise CommandFailed(f"{run}: no run here (it has no log/ folder); `t1 runs` lists the runs there are")
+    if to.exists():
+        raise CommandFailed(f"{to} exists already: name a new directory")
+    with Progress("blobs") as progress:
+        saved = salvage_run(run, to, progress)
+    for aside in saved.asides:
+        behind = f"{size(aside.size_bytes)} with at least {aside.events:,} events"
+        kept = f"kept up to event {aside.from_sequence - 1:,}" if aside.from_sequence else "nothing of it was whole"
+        print(f"journal {aside.journal}: {kept}; the rest, {behind}, is in {aside.path(to / 'log')} ({aside.reason})")
+    for blob in saved.bad_blobs:
+        print(f"left out: {blob}")
+    if not saved.asides and not saved.bad_blobs:
+        print(f"{to}: a whole copy; nothing was damaged")
+        return 0
+    print(f"{to}: look at it with `t1 log check {to}`, go on with it with `t1 run --resume {to}`")
+    return 1

@@ -1,0 +1,169 @@
+"""Makes journals that end unevenly fit together again: what cannot stand is set aside, by name, never dropped.
+
+For a run whose machine was lost under ``durability="process"``, and for copies (``t1 log salvage``, ``t1 log export``). Every
+journal is read from its start to its first bad or missing frame; of what is whole the greatest consistent cut stays
+(``log.cut``); the bytes behind it go to ``aside-<sequence>.bin`` in the journal's directory, as they were, and what they
+are to ``aside-<sequence>.json``.
+
+Guarantees: afterwards every journal opens, and every frame rests on frames that are there. What is set aside is durable
+before anything is cut off, so a crash in between loses nothing, and doing it again ends it. All journals are locked
+meanwhile: ``JournalFenced`` when one is being written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from t1actors.log.cut import Mark, greatest_cut
+from t1actors.log.frame import Frame, FrameError, decode_body, verify_frame
+from t1actors.log.lock import JournalLock
+from t1actors.log.recovery import mapped
+from t1actors.log.seal import seal_path
+from t1actors.log.segments import START, Position, end_path, fsync_directory, list_segments, segment_path, write_end
+
+
+class Aside(msgspec.Struct, frozen=True, kw_only=True):
+    """What was set aside of a journal: everything from event ``from_sequence`` on. ``events`` are those in whole frames,
+    ``size_bytes`` is all of it; ``file`` in the journal's directory holds it, ``reason`` says why it could not stay."""
+
+    journal: str
+    from_sequence: int
+    events: int
+    size_bytes: int
+    file: str
+    reason: str
+
+    def path(self, root: Path) -> Path:
+        """Where it lies, of the log under ``root``."""
+        return root / self.journal / self.file
+
+
+def asides_of(root: Path) -> list[Aside]:
+    """All that was ever set aside under ``root``. Raises ``msgspec.DecodeError``."""
+    notes = sorted(root.glob("*/aside-*.json"))
+    return [msgspec.json.decode(note.read_bytes(), type=Aside) for note in notes]
+
+
+RESTS_ON_LOST = "it rests on what other journals do not have"
+
+
+@dataclass
+class _Whole:
+    """A journal's frames up to the first that is bad or missing, and why they end there."""
+
+    marks: list[Mark] = field(default_factory=list[Mark])
+    ends: list[Position] = field(default_factory=list[Position])
+    reason: str = ""
+
+
+def always_stands(frame: Frame) -> str:
+    """For logs whose blobs nobody doubts."""
+    del frame
+    return ""
+
+
+def set_aside(root: Path, *, objection: Callable[[Frame], str] = always_stands) -> list[Aside]:
+    """Settle all journals under ``root``. ``objection`` says why a frame cannot stand for reasons of its own (a blob that it
+    names is damaged), or nothing. Raises ``JournalFenced``, ``JournalDamaged`` (a lock file), ``OSError``."""
+    directories = [path for path in sorted(root.iterdir()) if path.is_dir() and list_segments(path)]
+    with ExitStack() as held:
+        for directory in directories:
+            held.callback(JournalLock(directory.name, directory).release)
+        journals = {directory.name: _read(directory, objection) for directory in directories}
+        kept = greatest_cut({name: whole.marks for name, whole in journals.items()})
+        # First all is written down, then all is cut.
+        asides = [_write_aside(directory, journals[directory.name], kept[directory.name]) for directory in directories]
+        for directory in directories:
+            count = kept[directory.name]
+            _cut(directory, journals[directory.name].ends[count - 1] if count else START)
+    return [aside for aside in asides if aside is not None]
+
+
+def _read(directory: Path, objection: Callable[[Frame], str]) -> _Whole:
+    found = _Whole()
+    sealed, following, epoch = True, 0, 0
+    for number, segment in enumerate(list_segments(directory)):
+        if segment != number or not sealed:
+            found.reason = f"the frame that ends segment {segment - 1} is missing"
+            return found
+        with mapped(segment_path(directory, segment)) as data:
+            offset, sealed = 0, False
+            while offset < len(data):
+                try:
+                    if sealed:
+                        raise FrameError("bytes behind the frame that ends the segment")
+                    header = verify_frame(data, offset, len(data))
+                    frame = decode_body(directory.name, data, offset, header)
+                    if header.base_sequence != following or header.epoch < epoch:
+                        raise FrameError(f"sequence {header.base_sequence:,} where {following:,} must follow")
+                    if refused := objection(frame):
+                        raise FrameError(refused)
+                except FrameError as error:
+                    found.reason = f"segment {segment}, offset {offset:,}: {error}"
+                    return found
+                offset, sealed, following, epoch = header.end, header.seals, header.next_sequence, header.epoch
+                found.marks.append(Mark(following, frame.head.vector))
+                found.ends.append(Position(segment, offset))
+    return found
+
+
+def _write_aside(directory: Path, whole: _Whole, count: int) -> Aside | None:
+    """The bytes behind the first ``count`` frames, flushed to a file of their own; None when there are none."""
+    start = whole.ends[count - 1] if count else START
+    rest = [
+        segment_path(directory, segment).read_bytes()[start.offset if segment == start.segment else 0 :]
+        for segment in list_segments(directory)
+        if segment >= start.segment
+    ]
+    size = sum(map(len, rest))
+    if not size:
+        return None
+    first = whole.marks[count - 1].next_sequence if count else 0
+    path = directory / f"aside-{first}.bin"
+    number = 1
+    while path.exists():  # of an earlier time; or of this one, cut short by a crash
+        number += 1
+        path = directory / f"aside-{first}-{number}.bin"
+    aside = Aside(
+        journal=directory.name,
+        from_sequence=first,
+        events=whole.marks[-1].next_sequence - first if whole.marks else 0,
+        size_bytes=size,
+        file=path.name,
+        reason=RESTS_ON_LOST if count < len(whole.marks) else whole.reason,
+    )
+    for written, content in ((path, rest), (path.with_suffix(".json"), [msgspec.json.encode(aside)])):
+        with written.open("xb") as file:
+            file.writelines(content)
+            file.flush()
+            os.fsync(file.fileno())
+    fsync_directory(directory)
+    return aside
+
+
+def _cut(directory: Path, good: Position) -> None:
+    """The journal ends at ``good``. From the end to the start, so that what is left is always a journal."""
+    for segment in reversed(list_segments(directory)):
+        path = segment_path(directory, segment)
+        if segment > good.segment or (path.stat().st_size > good.offset and segment == good.segment):
+            seal_path(directory, segment).unlink(missing_ok=True)
+        if segment > good.segment:
+            path.unlink()
+        elif segment == good.segment:
+            os.truncate(path, good.offset)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            os.fsync(descriptor)
+            os.close(descriptor)
+    descriptor = os.open(end_path(directory), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        write_end(descriptor, good)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    fsync_directory(directory)

@@ -1,0 +1,71 @@
+"""A new run directory of what is whole in a damaged one.
+
+Guarantees: the damaged run is only read. In the new one every journal opens and the journals fit together; what could not
+stay lies beside them and is named (``log.aside``). Blobs are copied when they are what their names say; the others are named.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from t1actors.log.aside import Aside, set_aside
+from t1actors.log.blobs import FileBlobs
+from t1actors.log.errors import JournalFenced
+from t1actors.log.filelog import FileLog
+from t1actors.log.segments import list_segments
+from t1actors.payloads import BlobError
+
+_MADE_ANEW = frozenset({"log", "blobs", "sandboxes", "graders"})
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Salvaged:
+    """What could not be saved: parts of journals, and blobs (why each)."""
+
+    asides: list[Aside]
+    bad_blobs: list[str]
+
+
+def salvage(run: Path, to: Path, progress: Progress | None = None) -> Salvaged:
+    """Make the run directory ``to`` of ``run``. ``progress`` hears of blobs: done, total. Raises ``FileExistsError`` (of
+    ``to``), ``OSError``, ``JournalFenced`` when the run is going on."""
+    log = FileLog(run / "log")
+    for name in log.journals():
+        holder = log.holder(name)
+        if holder is not None:
+            raise JournalFenced(f"journal {name}: process {holder.pid} is writing it; stop the run first")
+    to.mkdir(parents=True)
+    for entry in sorted(run.iterdir()):
+        if entry.name in _MADE_ANEW or entry.is_symlink():
+            continue
+        if entry.is_dir():
+            shutil.copytree(entry, to / entry.name, symlinks=True)
+        else:
+            shutil.copyfile(entry, to / entry.name)
+    for journal in sorted((run / "log").iterdir()):
+        if journal.is_dir() and list_segments(journal):
+            # All of it, also what lies behind the durable end: that file may be what is damaged.
+            shutil.copytree(journal, to / "log" / journal.name, ignore=shutil.ignore_patterns("lock", "aside-*"))
+    asides = set_aside(to / "log")
+    return Salvaged(asides, _copy_blobs(FileBlobs(run / "blobs"), FileBlobs(to / "blobs"), progress))
+
+
+def _copy_blobs(blobs: FileBlobs, copies: FileBlobs, progress: Progress | None) -> list[str]:
+    bad: list[str] = []
+    digests = list(blobs.digests())
+    for done, digest in enumerate(digests):
+        if progress is not None:
+            progress(done, len(digests))
+        try:
+            data = blobs.get(digest)
+        except BlobError as error:
+            bad.append(str(error))
+            continue
+        copies.path(digest).parent.mkdir(parents=True, exist_ok=True)
+        copies.path(digest).write_bytes(data)
+        data.release()
+    return bad
