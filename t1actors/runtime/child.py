@@ -26,8 +26,8 @@ GROUP_DEADLINE_S = 5.0
 class Child:
     """One actor's process, its status line and its end."""
 
-    def __init__(self, run_dir: Path, name: str, factory: str, *, env: Mapping[str, str]) -> None:
-        """Starts the process. Raises ``OSError``."""
+    def __init__(self, run_dir: Path, name: str, factory: str, *, program: str, env: Mapping[str, str]) -> None:
+        """Starts ``program``, a module that does what ``runtime.process`` does. Raises ``OSError``."""
         self.name = name
         self.log_path = run_dir / "logs" / f"{name}.log"
         self._status, status = os.pipe()
@@ -37,7 +37,7 @@ class Child:
         try:
             self._process = subprocess.Popen(
                 # -P: what lies in the user's working directory must not stand in for a library.
-                [sys.executable, "-P", "-m", "t1actors.runtime.process", str(run_dir), name, factory, *options],
+                [sys.executable, "-P", "-m", program, str(run_dir), name, factory, *options],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -8,7 +8,7 @@ writer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import anyio
 import anyio.to_thread
@@ -16,6 +16,7 @@ import anyio.to_thread
 from t1actors.log.interface import CommitHead, JournalWriter
 from t1actors.runtime.clock import Clock
 from t1actors.runtime.ledger import Batch, Ledger
+from t1actors.runtime.moments import NOBODY, Moments
 from t1actors.runtime.wake import Wake
 
 COMMIT_INTERVAL_S = 0.005
@@ -35,6 +36,7 @@ class Committer:
         code: str,
         in_thread: bool,
         durable: Callable[[Batch, int], None],
+        moments: Moments = NOBODY,
     ) -> None:
         self._writer = writer
         self._ledger = ledger
@@ -42,6 +44,7 @@ class Committer:
         self._code = code
         self._in_thread = in_thread
         self._durable = durable
+        self._moments = moments
         self._wake = Wake()
         self._closing = False
 
@@ -80,9 +83,15 @@ class Committer:
                     boot_id=self._clock.boot_id,
                 )
                 if self._in_thread:
-                    first = await anyio.to_thread.run_sync(self._writer.append, head, batch.events, limiter=limiter)
+                    first = await anyio.to_thread.run_sync(self._append, head, batch.events, limiter=limiter)
                 else:
-                    first = self._writer.append(head, batch.events)
+                    first = self._append(head, batch.events)
                 expected = batch.base_sequence
                 assert first == expected, f"{self._writer.name}: frame at {first}, expected {expected}"
                 self._durable(batch, wall_ns)
+
+    def _append(self, head: CommitHead, events: Sequence[bytes]) -> int:
+        self._moments.before_commit(events)
+        first = self._writer.append(head, events)
+        self._moments.after_commit(events)
+        return first

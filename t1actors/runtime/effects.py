@@ -20,6 +20,7 @@ from t1actors.events import AnyEvent, EffectFinished, EffectStatus, ProgressRepo
 from t1actors.runtime.actor import Effect, Performing, Wait
 from t1actors.runtime.clock import Clock
 from t1actors.runtime.intents import Intent
+from t1actors.runtime.moments import NOBODY, Moments
 
 
 class Performer(Protocol):
@@ -33,9 +34,17 @@ class Performer(Protocol):
 class Effects:
     """Performs durable intents and delivers what became of them."""
 
-    def __init__(self, performer: Performer, *, clock: Clock, deliver: Callable[[list[AnyEvent]], None]) -> None:
+    def __init__(
+        self,
+        performer: Performer,
+        *,
+        clock: Clock,
+        deliver: Callable[[list[AnyEvent]], None],
+        moments: Moments = NOBODY,
+    ) -> None:
         """``deliver`` takes own events in the order in which they are to be applied."""
         self._performer = performer
+        self._moments = moments
         self._clock = clock
         self._deliver = deliver
 
@@ -54,7 +63,9 @@ class Effects:
                 passed_s = max(0.0, (self._clock.wall_ns() - intent.intended_wall_ns) / 1e9)
                 await anyio.sleep(max(0.0, effect.seconds - passed_s))
             else:
+                self._moments.before_act(type(effect).__name__, effect.key)
                 results = await self._performer.perform(effect, performing)
+                self._moments.after_act(type(effect).__name__, effect.key)
         seconds = self._clock.monotonic() - started_s
         if intent.scope.cancelled_caught:
             status: EffectStatus = "cancelled" if intent.cancel_requested else "deadline"

@@ -43,6 +43,7 @@ from t1actors.runtime.committer import Committer
 from t1actors.runtime.effects import Effects
 from t1actors.runtime.intents import Intent, Intents
 from t1actors.runtime.ledger import Batch, Ledger
+from t1actors.runtime.moments import NOBODY, Moments
 from t1actors.runtime.numerics import first_start, of_the_run
 from t1actors.runtime.recovery import SUPERVISOR, Recovered, follows, recover
 from t1actors.runtime.wake import Wake
@@ -68,6 +69,7 @@ async def host_actor(
     flush_in_thread: bool = True,
     opened: Callable[[int], Awaitable[None]] | None = None,
     ready: Callable[[], Awaitable[None]] | None = None,
+    moments: Moments = NOBODY,
 ) -> NoReturn:
     """Hosts the actor ``name`` until it is cancelled or fails.
 
@@ -75,7 +77,7 @@ async def host_actor(
 
     ``opened`` is awaited with the epoch as soon as the journal is held (from then on others may follow it);
     ``ready`` once the state is recovered and the actor is running. ``flush_in_thread=False`` appends on the event
-    loop: for logs that never wait for a disk, and for virtual clocks.
+    loop: for logs that never wait for a disk, and for virtual clocks. ``moments`` is told where it is between them.
 
     Raises:
         JournalFenced, JournalDamaged, JournalFailed: see ``log``.
@@ -87,6 +89,7 @@ async def host_actor(
     try:
         if opened is not None:
             await opened(writer.epoch)
+        moments.opened()
         context = ActorContext(
             name, run_dir, of_the_run(config, first_start(log)), blobs, writer.epoch, clock.monotonic
         )
@@ -101,7 +104,11 @@ async def host_actor(
             intents=Intents(name, actor.effect_type),
         )
         async with log.watch() as watch, actor.running():
-            host = _Host(actor, name, log, writer, recovered, watch, clock, code=code, flush_in_thread=flush_in_thread)
+            moments.recovered()
+            host = _Host(
+                actor, name, log, writer, recovered, watch, clock,
+                code=code, flush_in_thread=flush_in_thread, moments=moments,
+            )  # fmt: skip
             await host.run(ready)
     finally:
         writer.close()
@@ -121,6 +128,7 @@ class _Host:
         *,
         code: str,
         flush_in_thread: bool,
+        moments: Moments,
     ) -> None:
         self._actor = actor
         self._name = name
@@ -133,9 +141,15 @@ class _Host:
         self._reader = CausalReader(log, positions=recovered.positions)
         self._ledger = Ledger(name, next_sequence=writer.next_sequence, vector=recovered.vector)
         self._committer = Committer(
-            writer, self._ledger, clock=clock, code=code, in_thread=flush_in_thread, durable=self._on_durable
+            writer,
+            self._ledger,
+            clock=clock,
+            code=code,
+            in_thread=flush_in_thread,
+            durable=self._on_durable,
+            moments=moments,
         )
-        self._effects = Effects(actor, clock=clock, deliver=self._on_results)
+        self._effects = Effects(actor, clock=clock, deliver=self._on_results, moments=moments)
         self._wake = Wake()
         self._news = True
         """Journals may hold more than was read: looking costs a system call each, results of effects are no reason to."""

@@ -21,7 +21,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, cast
@@ -39,6 +39,7 @@ from t1actors.runtime.actor_log import log_to_stderr
 from t1actors.runtime.errors import EXIT_UNRECOVERABLE, HostError, RecoveryError, RunDirectoryError, leaves
 from t1actors.runtime.fingerprint import code_version
 from t1actors.runtime.host import host_actor
+from t1actors.runtime.moments import NOBODY, Moments
 
 _logger = structlog.get_logger()
 
@@ -77,8 +78,11 @@ class Status:
             os.write(self._descriptor, (" ".join(line.split()) + "\n").encode()[:4096])
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Host one actor until it ends; the exit status says how it did."""
+def main(
+    argv: Sequence[str] | None = None, *, moments: Callable[[Arguments], Moments] = lambda arguments: NOBODY
+) -> int:
+    """Host one actor until it ends; the exit status says how it did. ``moments`` is for a program of one's own that hosts
+    actors (``RunPlan.program``) and wants to be told where this one is."""
     arguments = _parse(argv)
     status = Status(arguments.status_fd)
     if arguments.lifeline:
@@ -86,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         threading.Thread(target=_end_with_supervisor, name="lifeline", daemon=True).start()
     log_to_stderr(arguments.name, os.getpid())
     try:
-        anyio.run(_serve, arguments, status, backend="trio")
+        anyio.run(_serve, arguments, status, moments(arguments), backend="trio")
     except Exception as error:
         errors = leaves(error)
         first = next((one for one in errors if isinstance(one, UNRECOVERABLE)), errors[0])
@@ -98,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _serve(arguments: Arguments, status: Status) -> None:
+async def _serve(arguments: Arguments, status: Status, moments: Moments) -> None:
     run_dir = arguments.run_dir
     config_path = run_dir / "config.toml"
     try:
@@ -139,6 +143,7 @@ async def _serve(arguments: Arguments, status: Status) -> None:
                 flush_in_thread=config.run.log_durability == "machine",
                 opened=opened,
                 ready=ready,
+                moments=moments,
             )
 
 
@@ -171,7 +176,7 @@ def _parse(argv: Sequence[str] | None) -> Arguments:
     return Arguments(**vars(parser.parse_args(argv)))
 
 
-def _end(status: int) -> NoReturn:
+def end(status: int) -> NoReturn:
     """End at once: taking an interpreter with torch in it apart costs a second of CPU, and everything is closed."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -179,4 +184,4 @@ def _end(status: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _end(main())
+    end(main())

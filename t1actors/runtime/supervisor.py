@@ -72,6 +72,8 @@ class RunPlan:
     numerics: Numerics = field(default_factory=Numerics)
     concludes: str = "publisher"
     env: Mapping[str, str] = field(default_factory=dict[str, str])
+    program: str = "t1actors.runtime.process"
+    """The module that hosts an actor as one process."""
     stop_grace_s: float = 10.0
     ready_deadline_s: float = 300.0
 
@@ -243,7 +245,7 @@ class _Supervisor:
         config = self._plan.config.run
         restarts = Restarts(config.restart_budget, config.backoff_s, config.backoff_max_s)
         while not self._stopping.is_set():
-            child = Child(self._plan.run_dir, actor.name, actor.factory, env=self._plan.env)
+            child = Child(self._plan.run_dir, actor.name, actor.factory, program=self._plan.program, env=self._plan.env)
             life = self._lives[actor.name] = _Life(child, self._clock.monotonic())
             exit_code = await self._accompany(life)
             del self._lives[actor.name]
