@@ -348,6 +348,24 @@ class TurnExecuted(Event, frozen=True, kw_only=True):
     limit_hit: str = ""
 
 
+class SandboxRestored(Event, frozen=True, kw_only=True):
+    """The trial's sandbox was lost, and a new one stands where it stood: ``turns`` commands were run again and showed what
+    they had shown."""
+
+    trial: str
+    turns: int
+    seconds: float
+
+
+class ObservationDiverged(Event, frozen=True, kw_only=True):
+    """A turn's command, run again in a sandbox made anew, showed something else: the trial cannot go on from there."""
+
+    trial: str
+    turn: int
+    recorded: str
+    observed: str
+
+
 class SandboxSealed(Event, frozen=True, kw_only=True):
     """Every process of the trial is dead; ``layer`` is the canonical archive of what it left in its writable layer."""
 
@@ -624,7 +642,8 @@ AnyEvent = Union[  # noqa: UP007  (X | Y would be one very long line)
     EffectIntended, EffectFinished, CancelRequested, TimerFired, ProgressReported,
     RunStarted, StopRequested, ActorStarted, ActorReady, ActorStopped, ReplicaReclaimed, JournalCut, RunStopped,
     StepOpened, BarrierOpened, WeightsOffered, WeightsPublished, RunFinished, RunFailed, RunPaused,
-    SandboxRequested, SandboxReady, TurnExecuted, SandboxSealed, SandboxReclaimed, TrialFailed,
+    SandboxRequested, SandboxReady, TurnExecuted, SandboxRestored, ObservationDiverged, SandboxSealed, SandboxReclaimed,
+    TrialFailed,
     TurnSampled, EpisodeEnded, GenerationQuiesced, WeightsLoaded, RewardReported,
     Graded, TrajectoryAssembled, TrialReplaced, TrialCancelled, BatchSealed, BatchShort,
     CriticInitialised, ValuesEstimated, CriticUpdated, ActorInitialised, ActorUpdated, ModelExported,

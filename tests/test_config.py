@@ -16,7 +16,7 @@ def test_a_resolved_preset_survives_being_written_and_read_as_toml(preset):
 
 
 def test_the_three_presets_are_there():
-    assert c.preset_names() == ["demo", "smoke", "t1"]
+    assert c.preset_names() == ["demo", "nano", "smoke", "t1"]
 
 
 def test_the_last_layer_that_names_a_key_wins_and_is_named_as_its_origin(tmp_path):

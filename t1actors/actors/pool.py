@@ -2,7 +2,8 @@
 
 Guarantees:
 - Sandboxes are created in index order under the token bucket and the cap on live ones; what each waited for is recorded.
-- A command runs once per (trial, turn): the sandbox's shim answers by key when the pool was restarted in between.
+- A command runs once per (trial, turn): the sandbox's shim answers by key when the pool was restarted in between. A sandbox
+  that is gone is made again, with the commands that were run in it (``restoring``).
 - Only infrastructure makes a TrialFailed; what the agent does to itself ends as an exit code, and is graded.
 - Every sandbox is reclaimed, also of cancelled and failed trials, and only when nothing of its trial is under way.
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from t1actors.actors.restoring import Diverged, History, restore
 from t1actors.actors.task_files import TaskFiles
 from t1actors.events import (
     AnyEvent,
@@ -24,6 +26,7 @@ from t1actors.events import (
     SandboxReady,
     SandboxReclaimed,
     SandboxRequested,
+    SandboxRestored,
     SandboxSealed,
     StepOpened,
     TrialCancelled,
@@ -39,12 +42,12 @@ from t1actors.payloads import pack
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable
 from t1actors.sandbox.admission import Admission, TokenBucket
 from t1actors.sandbox.backend import NamespaceBackend
-from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxUnavailable
+from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxUnavailable
 from t1actors.sandbox.errors import SandboxSealed as SealedMeanwhile
-from t1actors.sandbox.interface import Limits, RunRequest, SandboxSpec
+from t1actors.sandbox.interface import Limits, RunRequest, RunResult, SandboxSpec
 from t1actors.sandbox.pool import SandboxPool
 from t1actors.tasks.layers import environment_layers
-from t1actors.tasks.task import TaskError
+from t1actors.tasks.task import Task, TaskError
 
 COMMAND_MARGIN_S = 30.0
 """A command's effect may outlast the command's own limit by this: the shim must kill, collect and answer."""
@@ -91,6 +94,7 @@ class PoolState:
     ending: dict[str, str] = field(default_factory=dict[str, str])
     held: set[str] = field(default_factory=set[str])
     open: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    history: History = field(default_factory=History)
 
 
 class Pool:
@@ -108,9 +112,10 @@ class Pool:
         bucket = TokenBucket(config.sandbox.rate_per_s, config.sandbox.burst, monotonic=context.monotonic)
         admission = Admission(bucket, config.sandbox.max_live, monotonic=context.monotonic)
         self._pool = SandboxPool(self._backend, admission)
+        self._state = PoolState()
 
     def initial(self) -> PoolState:
-        return PoolState()
+        return self._state
 
     def fold(self, state: PoolState, event: AnyEvent | UnknownEvent) -> PoolState:
         match event:
@@ -127,6 +132,9 @@ class Pool:
                 state.ending.pop(event.trial, None)
             case SandboxReclaimed():
                 state.held.discard(event.trial)
+                state.history.forget(event.trial)
+            case TurnSampled() | TurnExecuted() if event.trial in state.held:
+                state.history.fold(event)
             case EffectIntended() if not event.key.endswith(RECLAIM):
                 state.open.setdefault(_trial_of(event.key), set()).add(event.key)
             case EffectFinished() if not event.key.endswith(RECLAIM):
@@ -147,7 +155,7 @@ class Pool:
             case TurnSampled() if event.execute and event.trial in state.in_play:
                 return Decision(effects=[self._run_effect(event)])
             case EpisodeEnded() if event.trial in state.ending:
-                deadline_s = self._config.sandbox.create_deadline_s
+                deadline_s = self._config.sandbox.create_deadline_s + self._restore_s(event.turns)
                 key = f"{event.trial}/seal"
                 task = state.ending[event.trial]
                 return Decision(effects=[Seal(key=key, trial=event.trial, task=task, deadline_s=deadline_s)])
@@ -203,9 +211,13 @@ class Pool:
         )
 
     def _run_effect(self, turn: TurnSampled) -> Run:
-        deadline_s = self._config.rollout.command_deadline_s + COMMAND_MARGIN_S
-        key = f"{turn.trial}/{turn.turn}/run"
+        deadline_s = self._config.rollout.command_deadline_s + COMMAND_MARGIN_S + self._restore_s(turn.turn)
+        key = _run_key(turn.trial, turn.turn)
         return Run(key=key, trial=turn.trial, turn=turn.turn, command=turn.command, deadline_s=deadline_s)
+
+    def _restore_s(self, turns: int) -> float:
+        """The longest that it may take to make a sandbox again in which so many commands were run."""
+        return self._config.sandbox.create_deadline_s + turns * self._config.rollout.command_deadline_s
 
     def _finished(self, state: PoolState, event: EffectFinished) -> Decision:
         trial, _, what = event.key.partition("/")
@@ -234,15 +246,7 @@ class Pool:
                     "store; let the host's own /usr stand in for it with --set sandbox.host_base=true"
                 )
             image_s = anyio.current_time() - started_s
-            spec = SandboxSpec(
-                key=effect.trial,
-                workdir=task.workdir,
-                env=task.environment.env,
-                limits=self._limits(),
-                lease_s=config.lease_s,
-                layers=environment_layers(task),
-                base="host",
-            )
+            spec = self._spec(effect.trial, task)
             made = await self._pool.create(spec, deadline_s=config.create_deadline_s)
         except TaskError as error:
             return [TrialFailed(trial=effect.trial, cause="task", detail=str(error))]
@@ -264,11 +268,54 @@ class Pool:
             )
         ]
 
+    def _spec(self, trial: str, task: Task) -> SandboxSpec:
+        return SandboxSpec(
+            key=trial,
+            workdir=task.workdir,
+            env=task.environment.env,
+            limits=self._limits(),
+            lease_s=self._config.sandbox.lease_s,
+            layers=environment_layers(task),
+            base="host",
+        )
+
+    async def _restore(self, trial: str) -> list[AnyEvent]:
+        """Make the trial's sandbox again. Raises ``Diverged``, ``TaskError``, ``SandboxError``, ``TimeoutError``."""
+        started_s = anyio.current_time()
+        name = self._state.in_play.get(trial) or self._state.ending.get(trial)
+        if name is None:
+            raise SandboxGone(f"sandbox {trial} is gone, and its trial is over")
+        await self._pool.kill(trial)  # whatever is left of it
+        spec = self._spec(trial, self._tasks.read(name))
+        await self._pool.create(spec, deadline_s=self._config.sandbox.create_deadline_s)
+        turns = await restore(trial, self._state.history, lambda turn, command: self._shown(trial, turn, command))
+        return [SandboxRestored(trial=trial, turns=turns, seconds=anyio.current_time() - started_s)]
+
+    async def _shown(self, trial: str, turn: int, command: str) -> str:
+        try:
+            return self._observation(await self._pool.run(trial, self._request_of(trial, turn, command)))
+        except SandboxDied as error:
+            raise SandboxGone(f"sandbox {trial}, made again, died when turn {turn} was run again: {error}") from error
+
+    def _request_of(self, trial: str, turn: int, command: str) -> RunRequest:
+        limit_s = self._config.rollout.command_deadline_s
+        return RunRequest(key=_run_key(trial, turn), command=command, limit_s=limit_s)
+
+    def _observation(self, result: RunResult) -> str:
+        return observation_text(result.text, result.exit_code, self._config.rollout.observation_chars)
+
     async def _run(self, effect: Run) -> Sequence[AnyEvent]:
         started_s = anyio.current_time()
-        request = RunRequest(key=effect.key, command=effect.command, limit_s=self._config.rollout.command_deadline_s)
+        request = self._request_of(effect.trial, effect.turn, effect.command)
+        restored: list[AnyEvent] = []
         try:
-            result = await self._pool.run(effect.trial, request)
+            try:
+                result = await self._pool.run(effect.trial, request)
+            except SandboxGone:
+                restored = await self._restore(effect.trial)
+                result = await self._pool.run(effect.trial, request)
+        except Diverged as diverged:
+            return [diverged.event, _failed(effect.trial, diverged)]
         except SealedMeanwhile:  # the agent's time was up before the command began: graded as it stands
             return []
         except SandboxDied as error:
@@ -285,13 +332,14 @@ class Pool:
                     limit_hit="memory",
                 )
             ]
-        except SandboxError as error:
-            return [TrialFailed(trial=effect.trial, cause=type(error).__name__, detail=str(error))]
+        except (SandboxError, TaskError, TimeoutError) as error:
+            return [_failed(effect.trial, error)]
         return [
+            *restored,
             TurnExecuted(
                 trial=effect.trial,
                 turn=effect.turn,
-                observation=observation_text(result.text, result.exit_code, self._config.rollout.observation_chars),
+                observation=self._observation(result),
                 exit_code=result.exit_code,
                 seconds=result.seconds,
                 output=result.output,
@@ -299,22 +347,30 @@ class Pool:
                 timed_out=result.timed_out,
                 shell_restarted=result.shell_restarted,
                 limit_hit=result.limit_hit,
-            )
+            ),
         ]
 
     async def _seal(self, effect: Seal) -> Sequence[AnyEvent]:
         started_s = anyio.current_time()
+        restored: list[AnyEvent] = []
         try:
-            layer = await self._pool.seal(effect.trial)
-        except SandboxError as error:
-            return [TrialFailed(trial=effect.trial, cause=type(error).__name__, detail=str(error))]
+            try:
+                layer = await self._pool.seal(effect.trial)
+            except SandboxGone:
+                restored = await self._restore(effect.trial)
+                layer = await self._pool.seal(effect.trial)
+        except Diverged as diverged:
+            return [diverged.event, _failed(effect.trial, diverged)]
+        except (SandboxError, TaskError, TimeoutError) as error:
+            return [_failed(effect.trial, error)]
         return [
+            *restored,
             SandboxSealed(
                 trial=effect.trial,
                 task=effect.task,
                 layer=pack(self._blobs, layer),
                 seconds=anyio.current_time() - started_s,
-            )
+            ),
         ]
 
     def _limits(self) -> Limits:
@@ -330,3 +386,11 @@ class Pool:
 
 def _trial_of(key: str) -> str:
     return key.partition("/")[0]
+
+
+def _run_key(trial: str, turn: int) -> str:
+    return f"{trial}/{turn}/run"
+
+
+def _failed(trial: str, error: Exception) -> TrialFailed:
+    return TrialFailed(trial=trial, cause=type(error).__name__, detail=str(error))

@@ -20,11 +20,13 @@ from t1actors.events import (
     BatchShort,
     CriticUpdated,
     JournalCut,
+    ObservationDiverged,
     RunFailed,
     RunFinished,
     RunPaused,
     RunStarted,
     RunStopped,
+    SandboxRestored,
     StepOpened,
     StopRequested,
     TrialFailed,
@@ -123,6 +125,14 @@ def _happenings(view: RunView, event: AnyEvent | UnknownEvent) -> list[Happening
             text = f"trial {event.trial} failed, not counted: {event.cause}{detail}"
             fields = {"trial": event.trial, "cause": event.cause, "detail": event.detail}
             return [Happening("trial_failed", text, fields)]
+        case SandboxRestored():
+            text = f"sandbox of trial {event.trial} was lost and made again: {event.turns} commands were run again"
+            fields = {"trial": event.trial, "turns": event.turns, "seconds": event.seconds}
+            return [Happening("sandbox_restored", text, fields, detail=True)]
+        case ObservationDiverged():
+            text = f"trial {event.trial}: turn {event.turn}, run again in a new sandbox, shows something else"
+            fields = {"trial": event.trial, "turn": event.turn}
+            return [Happening("observation_diverged", text, fields)]
         case TrialReplaced():
             new = event.replacement.trial
             text = f"trial {event.failed} is replaced by {new} ({event.cause})"

@@ -17,6 +17,7 @@ from t1actors.events import (
     RunFinished,
     RunPaused,
     RunStarted,
+    SandboxRestored,
     StepOpened,
     TurnSampled,
     decode,
@@ -132,8 +133,10 @@ def test_a_run_that_was_paused_is_the_run_it_would_have_been(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_at_once_or_killed_goes_on_and_is_whole(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
+def test_a_run_that_was_stopped_at_once_or_killed_is_the_run_it_would_have_been(tmp_path: Path) -> None:
+    """Stopped at once, in the middle of episodes, it loses its sandboxes: they are made again."""
+    whole, run_dir = tmp_path / "whole", tmp_path / "run"
+    finish(new(whole))
     status, said = run_until(new(run_dir), run_dir, 3, signal.SIGINT, signal.SIGINT)
     assert status == 130, said
     status, _ = run_until(resumed(run_dir), run_dir, 5, signal.SIGKILL)
@@ -141,4 +144,6 @@ def test_a_run_that_was_stopped_at_once_or_killed_goes_on_and_is_whole(tmp_path:
     said = finish(resumed(run_dir))
     assert "at least" in said  # the killed session left no figure of its CPU
     assert [event.resumed for event in events(run_dir) if isinstance(event, RunStarted)] == [False, True, True]
+    assert any(isinstance(event, SandboxRestored) for event in events(run_dir))
     assert_whole(run_dir)
+    assert versions(run_dir) == versions(whole)
