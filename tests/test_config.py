@@ -85,7 +85,7 @@ def test_a_value_that_no_run_could_work_with_is_refused_by_its_key(setting):
 
 
 def test_an_unknown_preset_names_the_ones_there_are():
-    with pytest.raises(ConfigError, match=r"did you mean 'demo'.*demo, smoke, t1"):
+    with pytest.raises(ConfigError, match=r"did you mean 'demo'.*demo, nano, smoke, t1"):
         resolve(preset="demmo")
 
 

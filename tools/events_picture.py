@@ -24,7 +24,7 @@ ACTORS = ("publisher", "pool", "sampler", "verifier", "assembler", "critic", "ac
 STORY = {
     "the run begins": ("CriticInitialised", "ActorInitialised"),
     "a step opens": ("StepOpened", "SandboxRequested", "SandboxReady"),
-    "a trial, turn by turn": ("TurnSampled", "TurnExecuted", "EpisodeEnded"),
+    "a trial, turn by turn": ("TurnSampled", "TurnExecuted", "SandboxRestored", "ObservationDiverged", "EpisodeEnded"),
     "it is graded": ("SandboxSealed", "SandboxReclaimed", "Graded", "TrajectoryAssembled"),
     "what goes wrong": ("TrialFailed", "TrialReplaced", "BatchShort"),
     "the batch is full": ("BatchSealed", "TrialCancelled"),

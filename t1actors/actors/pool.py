@@ -23,6 +23,7 @@ from t1actors.events import (
     EffectFinished,
     EffectIntended,
     EpisodeEnded,
+    ObservationDiverged,
     SandboxReady,
     SandboxReclaimed,
     SandboxRequested,
@@ -315,7 +316,7 @@ class Pool:
                 restored = await self._restore(effect.trial)
                 result = await self._pool.run(effect.trial, request)
         except Diverged as diverged:
-            return [diverged.event, _failed(effect.trial, diverged)]
+            return _diverged(effect.trial, diverged)
         except SealedMeanwhile:  # the agent's time was up before the command began: graded as it stands
             return []
         except SandboxDied as error:
@@ -360,7 +361,7 @@ class Pool:
                 restored = await self._restore(effect.trial)
                 layer = await self._pool.seal(effect.trial)
         except Diverged as diverged:
-            return [diverged.event, _failed(effect.trial, diverged)]
+            return _diverged(effect.trial, diverged)
         except (SandboxError, TaskError, TimeoutError) as error:
             return [_failed(effect.trial, error)]
         return [
@@ -394,3 +395,8 @@ def _run_key(trial: str, turn: int) -> str:
 
 def _failed(trial: str, error: Exception) -> TrialFailed:
     return TrialFailed(trial=trial, cause=type(error).__name__, detail=str(error))
+
+
+def _diverged(trial: str, found: Diverged) -> list[AnyEvent]:
+    event = ObservationDiverged(trial=trial, turn=found.turn, recorded=found.recorded, observed=found.observed)
+    return [event, _failed(trial, found)]

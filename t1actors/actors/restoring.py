@@ -12,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from t1actors.events import AnyEvent, ObservationDiverged, TurnExecuted, TurnSampled, UnknownEvent
+from t1actors.events import AnyEvent, TurnExecuted, TurnSampled, UnknownEvent
 
 
 class Diverged(Exception):
     """A command printed something else than the first time."""
 
-    def __init__(self, event: ObservationDiverged) -> None:
-        super().__init__(
-            f"turn {event.turn}, run again in a new sandbox, shows the agent something else than the first time"
-        )
-        self.event = event
+    def __init__(self, turn: int, recorded: str, observed: str) -> None:
+        super().__init__(f"turn {turn}, run again in a new sandbox, shows the agent something else than the first time")
+        self.turn = turn
+        self.recorded = recorded
+        self.observed = observed
 
 
 @dataclass
@@ -60,5 +60,5 @@ async def restore(trial: str, history: History, run: Callable[[int, str], Awaita
     for turn, command, shown in turns:
         now = await run(turn, command)
         if now != shown:
-            raise Diverged(ObservationDiverged(trial=trial, turn=turn, recorded=shown, observed=now))
+            raise Diverged(turn, shown, now)
     return len(turns)

@@ -107,12 +107,20 @@ def killing(run_dir, kills, total, seed):
             reader.read()
             return reader.next_sequence >= goal
 
+        def pids():
+            return {event.actor: event.pid for event in events(run_dir, "supervisor", ActorStarted)}
+
+        def replaced(actor, pid):
+            return pids()[actor] != pid
+
         for n in range(kills):
             await until(partial(come_to, n * total // kills))
-            running = {event.actor: event.pid for event in events(run_dir, "supervisor", ActorStarted)}
+            running = pids()
             if running:
+                victim = chance.choice(sorted(running))
                 with suppress(ProcessLookupError):
-                    os.kill(running[chance.choice(sorted(running))], signal.SIGKILL)
+                    os.kill(running[victim], signal.SIGKILL)
+                    await until(partial(replaced, victim, running[victim]))
 
     return kill
 
