@@ -1,0 +1,99 @@
+"""A disk that loses power: what was flushed is there, of the rest any sector may be.
+
+The code under test works on real files; ``Disk`` watches its system calls. At a crash it makes another directory that holds
+what a disk could hold then: of every file the flushed content, with any of the sectors that were written since; its size the
+flushed one, the present one, or between; names whose directory was not flushed may be missing, removed ones may be back.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SECTOR = 512
+
+
+class PowerCut(BaseException):
+    """Nothing after this happens. Not an ``Exception``: nobody may handle it."""
+
+
+class Disk:
+    """Watches the files under ``root``. ``dies_at``: the how manieth system call does not happen any more."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self.calls = 0
+        self.dies_at = 0
+        self._flushed: dict[Path, bytes] = {}
+        self._names: dict[Path, dict[str, Path]] = {}
+        """By directory: the names that are durable."""
+        for name in ("pwrite", "fsync", "fdatasync", "ftruncate", "truncate", "unlink", "replace", "rename"):
+            patch.setattr(os, name, self._watched(name, getattr(os, name)))
+        for path in [root, *(path for path in root.rglob("*"))]:
+            if path.is_dir():
+                self._names[path] = {entry.name: entry for entry in path.iterdir()}
+            else:
+                self._flushed[path] = path.read_bytes()
+
+    def _watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **more: Any) -> Any:
+            place = self._place(arguments[0])
+            if place is None:
+                return call(*arguments, **more)
+            self.calls += 1
+            if self.calls == self.dies_at:
+                raise PowerCut
+            result = call(*arguments, **more)
+            if name in ("fsync", "fdatasync"):
+                self._flush(place)
+            elif name in ("rename", "replace"):  # the same file under another name
+                self._flushed[Path(arguments[1])] = self._flushed.pop(place, b"")
+            return result
+
+        return watched
+
+    def _place(self, what: int | str | os.PathLike[str]) -> Path | None:
+        path = Path(os.readlink(f"/proc/self/fd/{what}")) if isinstance(what, int) else Path(what)
+        return path if path.is_relative_to(self.root) else None
+
+    def _flush(self, path: Path) -> None:
+        if path.is_dir():
+            self._names[path] = {entry.name: entry for entry in path.iterdir()}
+        else:
+            self._flushed[path] = path.read_bytes()
+
+    def crash(self, to: Path, draw: random.Random) -> None:
+        """What the disk holds now, as the new directory ``to``."""
+        self._copy(self.root, to, draw)
+
+    def _copy(self, directory: Path, to: Path, draw: random.Random) -> None:
+        to.mkdir()
+        durable = self._names.get(directory, {})
+        present = {entry.name: entry for entry in directory.iterdir()}
+        for name in sorted({*durable, *present}):
+            if (name not in durable or name not in present) and draw.random() < 0.5:
+                continue  # made or removed since the directory was flushed
+            path = directory / name
+            if path.is_dir():
+                self._copy(path, to / name, draw)
+            elif path.exists() or path in self._flushed:
+                now = path.read_bytes() if path.exists() else self._flushed[path]
+                (to / name).write_bytes(_mixed(self._flushed.get(path, b""), now, draw))
+
+
+def _mixed(flushed: bytes, now: bytes, draw: random.Random) -> bytes:
+    if flushed == now:
+        return now
+    low, high = sorted((len(flushed), len(now)))
+    size = draw.choice([len(flushed), len(now), draw.randint(low, high)])
+    found = bytearray(size)
+    for at in range(0, size, SECTOR):
+        source = now if draw.random() < 0.5 else flushed
+        piece = source[at : min(at + SECTOR, size)]
+        found[at : at + len(piece)] = piece
+    return bytes(found)
