@@ -12,6 +12,7 @@ to 2^-bits, reported by ``quantum_over_rms``.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -111,3 +112,19 @@ class ExactSum:
             return 0.0
         rms = float(torch.linalg.vector_norm(self.sum)) / math.sqrt(self.sum.numel())
         return 2.0**-self.bits / rms if rms else math.inf
+
+
+def refuse_inexact(
+    grid: ExactSum, largest_S: Tensor, tiles_S: Tensor, start_S: Tensor, length_S: Tensor, sums: Sequence[Tensor]
+) -> None:
+    """Makes NaN, in ``sums`` (N, ...), the rows of sequences whose tiles may not have been summed exactly on ``grid``:
+    whoever sums what comes of them refuses the update. A sequence's own tiles decide, never its neighbours'.
+
+    ``largest_S``: the largest magnitude of a sequence's partials; ``tiles_S``: how many tiles it has.
+    """
+    one, all_of_them = grid.limits
+    refused_S = ~((largest_S < one) & (tiles_S * largest_S < all_of_them))  # NaN is not smaller than anything
+    for sequence in refused_S.nonzero().flatten().tolist():
+        first = int(start_S[sequence])
+        for total in sums:
+            total[first : first + int(length_S[sequence])] = math.nan

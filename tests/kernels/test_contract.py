@@ -406,3 +406,50 @@ def test_draws_follow_the_distribution(kernels: Kernels) -> None:
     share = torch.bincount(token, minlength=4) / 4000
     wanted = functional.pad(torch.tensor([0.0, 1.0, 2.0]).softmax(0), (0, 1))
     assert float((share - wanted).abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize("word", [0, 5, 255, 256, 299, 511, 512, 599])
+def test_a_word_that_is_not_a_number_makes_every_log_prob_none(kernels: Kernels, dtype: torch.dtype, word: int) -> None:
+    """Wherever in the vocabulary it is: or a sampler would go on with a broken model."""
+    head = torch.randn(600, 16, generator=torch.Generator().manual_seed(1)).to(dtype)
+    head[word, 3] = torch.nan
+    hidden = torch.randn(3, 16, generator=torch.Generator().manual_seed(2)).to(dtype)
+    found, entropy, _ = kernels.logprob(hidden, kernels.weight(head), torch.tensor([1, 300, 598]), 1.0)
+    assert found.isnan().all()
+    assert entropy.isnan().all()
+    logits = hidden @ head.T
+    _, drawn, _ = kernels.draw(logits, torch.tensor([1.0, 0.0, 0.5]), torch.full((3,), 0.5, dtype=torch.float64))
+    assert drawn.isnan().all()
+
+
+def test_attentions_gradient_of_a_sequence_is_refused_for_its_own_size_alone(kernels: Kernels) -> None:
+    """Tiles near the grid's range beside a long sequence of small ones: the product of both is nobody's."""
+    draw = torch.Generator().manual_seed(3)
+    query, key, value, dout = (torch.randn(660, heads, 8, generator=draw) for heads in (4, 2, 2, 4))
+    dout[:20] *= 1.2
+    dout[20:] *= 1e-3
+
+    def gradient(start: int, end: int, lengths: list[int]) -> tuple[Tensor, ...]:
+        q, k, v, d = (x[start:end] for x in (query, key, value, dout))
+        keys, values, first, position = pages_for(lengths, 2, 8)
+        kernels.store(keys, values, k, v, first, position)
+        out, saved = kernels.attend(q, keys, values, first, position, 0.3)
+        begin = torch.tensor([sum(lengths[:n]) for n in range(len(lengths))], dtype=torch.int64)
+        return kernels.attention_gradient(d, q, k, v, out, saved, begin, torch.tensor(lengths), 0.3)
+
+    together, first, second = gradient(0, 660, [20, 640]), gradient(0, 20, [20]), gradient(20, 660, [640])
+    for whole, one, other in zip(together, first, second, strict=True):
+        assert torch.equal(whole, torch.cat([one, other]))  # so none is NaN
+    # One that is too large for the grid is refused, where there is one, and no other.
+    dout[:20] *= 1e6
+    refused, alone = gradient(0, 660, [20, 640]), gradient(0, 20, [20])
+    for whole, one, other in zip(refused, alone, second, strict=True):
+        assert torch.equal(whole[:20].isnan(), one.isnan())
+        assert torch.equal(whole[20:], other)
+
+
+def test_no_sequences_have_no_gradients(kernels: Kernels) -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    q, kv = torch.zeros(0, 4, 8), torch.zeros(0, 2, 8)
+    saved = torch.zeros(0, 4, 2)
+    assert [x.shape[0] for x in kernels.attention_gradient(q, q, kv, kv, q, saved, none, none, 0.3)] == [0, 0, 0]

@@ -9,6 +9,7 @@ from t1kernels.native import NativeKernels, NativeUnavailable
 from t1kernels.padded import PaddedKernels
 from t1kernels.samples import values
 
+from tests.kernels.implementations import implementation
 from tests.kernels.test_contract import grains_of
 
 
@@ -46,3 +47,11 @@ def test_a_weight_that_other_kernels_made_is_refused(both):
     weight = PaddedKernels().weight(values(16, 16, salt=1))
     with pytest.raises(AssertionError, match="PaddedWeight was made by other kernels"):
         both[0].matmul(values(1, 16, salt=2), weight)
+
+
+def test_a_tensor_with_gaps_is_refused_and_not_read_wrongly() -> None:
+    kernels = implementation("native")
+    logits = torch.randn(4, 300)
+    apart = torch.full((8,), 1.0)[::2]
+    with pytest.raises(ValueError, match="has gaps"):
+        kernels.draw(logits, apart, torch.full((4,), 0.5, dtype=torch.float64))

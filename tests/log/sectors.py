@@ -90,7 +90,8 @@ def _mixed(flushed: bytes, now: bytes, draw: random.Random) -> bytes:
     if flushed == now:
         return now
     low, high = sorted((len(flushed), len(now)))
-    size = draw.choice([len(flushed), len(now), draw.randint(low, high)])
+    # A size changes with a write, or in the middle of a long one at the border of a page: never within a sector.
+    size = draw.choice([len(flushed), len(now), *range(low - low % SECTOR + SECTOR, high, SECTOR)])
     found = bytearray(size)
     for at in range(0, size, SECTOR):
         source = now if draw.random() < 0.5 else flushed

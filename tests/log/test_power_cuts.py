@@ -58,7 +58,8 @@ class Storm:
         lock = after / "log" / "a" / "lock"
         if lock.exists() and (text := lock.read_bytes().strip(b" \n\0")):
             holder = msgspec.json.decode(text, type=Holder)
-            lock.write_bytes(msgspec.json.encode(msgspec.structs.replace(holder, boot_id="the boot before")))
+            record = msgspec.json.encode(msgspec.structs.replace(holder, boot_id="the boot before"))
+            lock.write_bytes(record.ljust(127) + b"\n")
 
     def check(self) -> None:
         """The journal opens after the power cut."""

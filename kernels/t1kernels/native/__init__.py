@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from t1kernels.exact import ExactSum
+from t1kernels.exact import ExactSum, refuse_inexact
 from t1kernels.interface import PAGE, Dispatch, Grains, Weight
 from t1kernels.native.library import Functions, NativeUnavailable, has_avx2_and_fma, library
 
@@ -32,6 +32,13 @@ def _f32(x: Tensor) -> Tensor:
 
 def _flat(x: Tensor) -> Tensor:
     return x.detach().contiguous()
+
+
+def _at(x: Tensor) -> int:
+    """The address of a tensor that is handed on as it is, which must then have no gaps. Raises ``ValueError``."""
+    if not x.is_contiguous():
+        raise ValueError(f"a tensor of shape {tuple(x.shape)} and strides {x.stride()} has gaps: pass it .contiguous()")
+    return x.data_ptr()
 
 
 def _type(x: Tensor) -> int:
@@ -129,7 +136,7 @@ class NativeKernels:
         rows = _f32(x)
         y = torch.empty(rows.shape[0], columns)
         self.c.grouped_matmul(
-            panels.shape[0], offset.data_ptr(), columns, depth, rows.data_ptr(), panels.data_ptr(), y.data_ptr()
+            panels.shape[0], _at(offset), columns, depth, rows.data_ptr(), panels.data_ptr(), y.data_ptr()
         )
         return y.to(x.dtype)
 
@@ -137,8 +144,8 @@ class NativeKernels:
         dy, x = _f32(dy_NO), _f32(x_NK)
         strip = torch.empty(_most_rows(grains) * PANEL)
         largest = self.c.weight_gradient(
-            dy.shape[1], x.shape[1], dy.data_ptr(), x.data_ptr(), len(grains), grains.start.data_ptr(),
-            grains.end.data_ptr(), grains.weight.data_ptr(), into.sum.data_ptr(), into.big, strip.data_ptr(),
+            dy.shape[1], x.shape[1], dy.data_ptr(), x.data_ptr(), len(grains), _at(grains.start),
+            _at(grains.end), _at(grains.weight), _at(into.sum), into.big, strip.data_ptr(),
         )  # fmt: skip
         into.note(largest, len(grains))
 
@@ -159,8 +166,8 @@ class NativeKernels:
         dy, x, weight = _flat(dy_NH), _flat(x_NH), _flat(weight_H)
         dx, work = torch.empty_like(x), torch.empty(weight.shape[0] + 7)
         largest = self.c.rms_norm_gradient(
-            _type(x), weight.shape[0], dy.data_ptr(), x.data_ptr(), weight.data_ptr(), saved_N.data_ptr(),
-            len(grains), grains.start.data_ptr(), grains.end.data_ptr(), into.big, dx.data_ptr(), into.sum.data_ptr(),
+            _type(x), weight.shape[0], dy.data_ptr(), x.data_ptr(), weight.data_ptr(), _at(saved_N),
+            len(grains), _at(grains.start), _at(grains.end), into.big, dx.data_ptr(), _at(into.sum),
             work.data_ptr(),
         )  # fmt: skip
         into.note(largest, len(grains))
@@ -176,9 +183,7 @@ class NativeKernels:
         x = _flat(x_NQD)
         y = torch.empty_like(x)
         rows, heads, width = x.shape
-        self.c.rope(
-            _type(x), rows, heads, width, x.data_ptr(), cos_ND.data_ptr(), sin_ND.data_ptr(), sign, y.data_ptr()
-        )
+        self.c.rope(_type(x), rows, heads, width, x.data_ptr(), _at(cos_ND), _at(sin_ND), sign, y.data_ptr())
         return y
 
     def silu_mul(self, gate_up_NI: Tensor) -> Tensor:
@@ -197,7 +202,7 @@ class NativeKernels:
     def embedding_gradient(self, dx_NH: Tensor, ids_N: Tensor, into: ExactSum) -> None:
         dx, ids = _flat(dx_NH), _flat(ids_N)
         largest = self.c.embedding_gradient(
-            _type(dx), *dx.shape, dx.data_ptr(), ids.data_ptr(), into.big, into.sum.data_ptr()
+            _type(dx), *dx.shape, dx.data_ptr(), ids.data_ptr(), into.big, _at(into.sum)
         )
         into.note(largest, dx.shape[0])
 
@@ -214,8 +219,8 @@ class NativeKernels:
     ) -> None:
         key, value = _f32(key_NGD), _f32(value_NGD)
         self.c.store_rows(
-            *key.shape, key.data_ptr(), value.data_ptr(), first_page_N.data_ptr(), position_N.data_ptr(),
-            keys_PGDT.data_ptr(), values_PGTD.data_ptr(),
+            *key.shape, key.data_ptr(), value.data_ptr(), _at(first_page_N), _at(position_N),
+            _at(keys_PGDT), _at(values_PGTD),
         )  # fmt: skip
 
     def attend(
@@ -232,8 +237,8 @@ class NativeKernels:
         assert width in range(8, 257, 8), f"heads of width {width}: a multiple of 8 up to 256 is needed"
         out, softmax = torch.empty_like(query), torch.empty(rows, heads, 2)
         self.c.attend(
-            rows, heads, keys_PGDT.shape[1], width, query.data_ptr(), keys_PGDT.data_ptr(), values_PGTD.data_ptr(),
-            first_page_N.data_ptr(), position_N.data_ptr(), scale, out.data_ptr(), softmax.data_ptr(),
+            rows, heads, keys_PGDT.shape[1], width, query.data_ptr(), _at(keys_PGDT), _at(values_PGTD),
+            _at(first_page_N), _at(position_N), scale, out.data_ptr(), _at(softmax),
         )  # fmt: skip
         return out.to(query_NQD.dtype), softmax
 
@@ -253,19 +258,17 @@ class NativeKernels:
     ) -> tuple[Tensor, Tensor, Tensor]:
         dout, query, key, value, out = (_f32(t) for t in (dout_NQD, query_NQD, key_NGD, value_NGD, out_NQD))
         _, heads, width = query.shape
-        longest = -(-int(length_S.max()) // PAGE) * PAGE
+        longest = -(-int(length_S.max()) // PAGE) * PAGE if length_S.numel() else 0
+        largest_S = torch.empty(length_S.shape[0])
         dquery, dkey, dvalue = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         work = torch.empty(10 * longest * width)
         tiles = ExactSum("keys and values", (), bits=bits)
-        largest = self.c.attention_gradient(
-            length_S.shape[0], start_S.data_ptr(), length_S.data_ptr(), heads, key.shape[1], width, longest,
-            query.data_ptr(), key.data_ptr(), value.data_ptr(), out.data_ptr(), softmax.data_ptr(), dout.data_ptr(),
-            scale, tiles.big, dquery.data_ptr(), dkey.data_ptr(), dvalue.data_ptr(), work.data_ptr(),
+        self.c.attention_gradient(
+            length_S.shape[0], _at(start_S), _at(length_S), heads, key.shape[1], width, longest,
+            query.data_ptr(), key.data_ptr(), value.data_ptr(), out.data_ptr(), _at(softmax), dout.data_ptr(),
+            scale, tiles.big, dquery.data_ptr(), dkey.data_ptr(), dvalue.data_ptr(), largest_S.data_ptr(), work.data_ptr(),
         )  # fmt: skip
-        tiles.note(largest, longest // PAGE)
-        if not tiles.exact:  # whoever sums what comes of it refuses the update
-            dkey.fill_(torch.nan)
-            dvalue.fill_(torch.nan)
+        refuse_inexact(tiles, largest_S, -(-length_S // PAGE), start_S, length_S, (dkey, dvalue))
         return tuple(t.to(query_NQD.dtype) for t in (dquery, dkey, dvalue))  # type: ignore[return-value]
 
     # --- experts --------------------------------------------------------------------------------------------------------
@@ -321,7 +324,7 @@ class NativeKernels:
     def combine(self, rows_RH: Tensor, place_NK: Tensor, weights_NK: Tensor | None) -> Tensor:
         rows = _flat(rows_RH)
         weights = None if weights_NK is None else _flat(weights_NK)
-        place, factors = place_NK.data_ptr(), None if weights is None else weights.data_ptr()
+        place, factors = _at(place_NK), None if weights is None else weights.data_ptr()
         out = rows.new_empty(place_NK.shape[0], rows.shape[1])
         self.c.combine(_type(rows), *place_NK.shape, rows.shape[1], rows.data_ptr(), place, factors, out.data_ptr())
         return out
@@ -332,7 +335,7 @@ class NativeKernels:
         dout, rows, weights = _flat(dout_NH), _flat(rows_RH), _flat(weights_NK)
         drows, dweights = torch.empty_like(rows), torch.empty_like(weights)
         self.c.combine_gradient(
-            _type(rows), *place_NK.shape, rows.shape[1], dout.data_ptr(), rows.data_ptr(), place_NK.data_ptr(),
+            _type(rows), *place_NK.shape, rows.shape[1], dout.data_ptr(), rows.data_ptr(), _at(place_NK),
             weights.data_ptr(), drows.data_ptr(), dweights.data_ptr(),
         )  # fmt: skip
         return drows, dweights
@@ -350,7 +353,7 @@ class NativeKernels:
         work = torch.empty(TILE_ROWS * TILE_WORDS)
         self.c.logprob(
             rows, vocabulary, width, hidden.data_ptr(), panels.forward.data_ptr(), ids.data_ptr(), temperature,
-            _type(hidden_RH), logprob.data_ptr(), entropy.data_ptr(), softmax.data_ptr(), work.data_ptr(),
+            _type(hidden_RH), logprob.data_ptr(), entropy.data_ptr(), _at(softmax), work.data_ptr(),
         )  # fmt: skip
         return logprob, entropy, softmax
 
@@ -374,8 +377,8 @@ class NativeKernels:
         largest = self.c.logprob_gradient(
             vocabulary, width, hidden.data_ptr(), panels.forward.data_ptr(), panels.backward.data_ptr(), ids.data_ptr(),
             saved.data_ptr(), upstream.data_ptr(), temperature, _type(hidden_RH), len(grains),
-            grains.start.data_ptr(), grains.end.data_ptr(), zero.data_ptr(), into.big, dhidden.data_ptr(),
-            into.sum.data_ptr(), most, work.data_ptr(),
+            _at(grains.start), _at(grains.end), zero.data_ptr(), into.big, dhidden.data_ptr(),
+            _at(into.sum), most, work.data_ptr(),
         )  # fmt: skip
         into.note(largest, len(grains))
         return dhidden.to(hidden_RH.dtype)
@@ -386,7 +389,7 @@ class NativeKernels:
         token, logprob, entropy = torch.empty(rows, dtype=torch.int64), torch.empty(rows), torch.empty(rows)
         work = torch.empty(vocabulary)
         self.c.draw(
-            rows, vocabulary, logits.data_ptr(), temperature_R.data_ptr(), uniform_R.data_ptr(), _type(logits_RV),
+            rows, vocabulary, logits.data_ptr(), _at(temperature_R), _at(uniform_R), _type(logits_RV),
             token.data_ptr(), logprob.data_ptr(), entropy.data_ptr(), work.data_ptr(),
         )  # fmt: skip
         return token, logprob, entropy

@@ -136,16 +136,17 @@ INLINE void NAME(backward_row)(const float *query, const float *dout, const floa
 
 /* Gradients of whole sequences (rows start[s]..start[s] + length[s], positions from 0). Queries go in tiles of 64 rows; a tile's partials of dk and dv are
    folded over its rows and the heads that share a key head, then summed over tiles on the grid. `work` holds 7 * P * D floats, then 2 * P * D doubles,
-   with P the longest length rounded up to pages. Returns the largest magnitude of a partial. */
-static float NAME(attention_gradient)(int64_t S, const int64_t *start, const int64_t *length, int64_t Q, int64_t G, int64_t D, int64_t P,
+   with P the longest length rounded up to pages. `largest` (S) is the largest magnitude of a sequence's partials. */
+static void NAME(attention_gradient)(int64_t S, const int64_t *start, const int64_t *length, int64_t Q, int64_t G, int64_t D, int64_t P,
                                       const float *query, const float *key, const float *value, const float *out, const float *softmax,
-                                      const float *dout, float scale, double big, float *dquery, float *dkey, float *dvalue, float *work) {
+                                      const float *dout, float scale, double big, float *dquery, float *dkey, float *dvalue, float *largest,
+                                      float *work) {
     const int64_t share = Q / G;
     const int64_t size = P * D;
     float *keys_T = work, *values_T = work + size, *keys = work + 2 * size, *dk = work + 3 * size, *dv = work + 4 * size;
     double *sum_k = (double *)(work + 6 * size), *sum_v = sum_k + size;
-    v8 biggest = all8(0.0f);
     for (int64_t s = 0; s < S; s++) {
+        v8 biggest = all8(0.0f);
         const int64_t from = start[s], rows = length[s], pages = (rows + PAGE - 1) / PAGE, used = pages * PAGE * D;
         for (int64_t g = 0; g < G; g++) {
             memset(keys_T, 0, used * sizeof(float));
@@ -188,6 +189,6 @@ static float NAME(attention_gradient)(int64_t S, const int64_t *start, const int
                     dvalue[((from + n) * G + g) * D + d] = (float)sum_v[n * D + d];
                 }
         }
+        largest[s] = biggest8(biggest);
     }
-    return biggest8(biggest);
 }

@@ -60,10 +60,10 @@ void OUT(store_rows)(int64_t N, int64_t G, int64_t D, const float *key, const fl
                      float *keys, float *values) {
     NAME(store_rows)(N, G, D, key, value, first_page, position, keys, values);
 }
-float OUT(attention_gradient)(int64_t S, const int64_t *start, const int64_t *length, int64_t Q, int64_t G, int64_t D, int64_t P, const float *query,
+void OUT(attention_gradient)(int64_t S, const int64_t *start, const int64_t *length, int64_t Q, int64_t G, int64_t D, int64_t P, const float *query,
                               const float *key, const float *value, const float *out, const float *softmax, const float *dout, float scale, double big,
-                              float *dquery, float *dkey, float *dvalue, float *work) {
-    return NAME(attention_gradient)(S, start, length, Q, G, D, P, query, key, value, out, softmax, dout, scale, big, dquery, dkey, dvalue, work);
+                              float *dquery, float *dkey, float *dvalue, float *largest, float *work) {
+    NAME(attention_gradient)(S, start, length, Q, G, D, P, query, key, value, out, softmax, dout, scale, big, dquery, dkey, dvalue, largest, work);
 }
 void OUT(logprob)(int64_t R, int64_t V, int64_t H, const float *hidden, const float *head, const int64_t *ids, float temperature, int round,
                   float *logprob, float *entropy, float *softmax, float *work) {

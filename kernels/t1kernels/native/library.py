@@ -45,7 +45,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "weight_gradient": (_F, [_I, _I, _P, _P, _I, _P, _P, _P, _P, _D, _P]),
     "attend": (None, [_I, _I, _I, _I, _P, _P, _P, _P, _P, _F, _P, _P]),
     "store_rows": (None, [_I, _I, _I, _P, _P, _P, _P, _P, _P]),
-    "attention_gradient": (_F, [_I, _P, _P, _I, _I, _I, _I, _P, _P, _P, _P, _P, _P, _F, _D, _P, _P, _P, _P]),
+    "attention_gradient": (None, [_I, _P, _P, _I, _I, _I, _I, _P, _P, _P, _P, _P, _P, _F, _D, _P, _P, _P, _P, _P]),
     "logprob": (None, [_I, _I, _I, _P, _P, _P, _F, _N, _P, _P, _P, _P]),
     "logprob_gradient": (_F, [_I, _I, _P, _P, _P, _P, _P, _P, _F, _N, _I, _P, _P, _P, _D, _P, _P, _I, _P]),
     "draw": (None, [_I, _I, _P, _P, _P, _N, _P, _P, _P, _P]),

@@ -26,7 +26,7 @@ INLINE NAME(Softmax) NAME(fold_tile)(NAME(Softmax) row, const float *scaled, int
         sum = sum + p;
         mean = fma8(p, max8(shifted, all8(-104.0f)), mean);
     }
-    if (row.l > 0.0f) {
+    if (!(row.l == 0.0f)) { /* so that a NaN in an earlier tile stays */
         const float a = exp1(row.m - m);
         row.e = a * (row.e + (row.m - m) * row.l) + sum8(mean);
         row.l = a * row.l + sum8(sum);

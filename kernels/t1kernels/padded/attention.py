@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from t1kernels.exact import ExactSum
+from t1kernels.exact import ExactSum, refuse_inexact
 from t1kernels.interface import PAGE
 from t1kernels.padded.arithmetic import decay, exponential, folded, on_grid
-from t1kernels.padded.products import ROWS, greater, magnitude
+from t1kernels.padded.products import ROWS
 
 AT_ONCE = 1 << 19
 """Scores held at a time."""
@@ -135,6 +135,8 @@ def attention_gradient(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See ``interface.Kernels.attention_gradient``."""
+    if not length_S.numel():
+        return torch.zeros_like(query_NQD), torch.zeros_like(key_NGD), torch.zeros_like(value_NGD)
     groups, share = key_NGD.shape[1], query_NQD.shape[1] // key_NGD.shape[1]
     pages_S = (length_S + PAGE - 1) // PAGE
     sequence_T = torch.repeat_interleave(torch.arange(length_S.shape[0]), pages_S)
@@ -155,7 +157,7 @@ def attention_gradient(
     dquery = torch.empty_like(query)
     dkey, dvalue = (torch.zeros_like(x, dtype=torch.float64) for x in (key, value))
     exact = ExactSum("keys and values", (), bits=GRID_BITS)
-    largest, at_once = 0.0, max(1, AT_ONCE // (query.shape[1] * query.shape[2] * PAGE))
+    largest_S, at_once = torch.zeros(length_S.shape[0]), max(1, AT_ONCE // (query.shape[1] * query.shape[2] * PAGE))
     for some in number_T.argsort(descending=True).split(at_once):
         number, first, to_query = number_T[some], first_T[some], torch.zeros_like(query[some])
         q, do, m = query[some], dout[some], mean[some][..., None]
@@ -173,12 +175,10 @@ def attention_gradient(
                 (dkey, _bmm(slopes.transpose(2, 3), q[:n])),
                 (dvalue, _bmm(weights.transpose(2, 3), do[:n])),
             ):
-                largest = greater(largest, magnitude(partial))
+                largest_S.scatter_reduce_(0, sequence_T[some][:n], partial.abs().amax((1, 2, 3)), "amax")
                 sums.index_add_(0, page, on_grid(partial, exact.big))
         dquery[some] = to_query
-    exact.note(largest, int(pages_S.max()) if pages_S.numel() else 0)
-    if not exact.exact:  # whoever sums what comes of it refuses the update
-        dkey.fill_(torch.nan)
-        dvalue.fill_(torch.nan)
     rows, dtype = query_NQD.shape[0], query_NQD.dtype
-    return tuple(cut.rows(x.float(), rows).to(dtype) for x in (dquery, dkey, dvalue))  # type: ignore[return-value]
+    found = tuple(cut.rows(x.float(), rows) for x in (dquery, dkey, dvalue))
+    refuse_inexact(exact, largest_S, pages_S, start_S, length_S, found[1:])
+    return tuple(x.to(dtype) for x in found)  # type: ignore[return-value]
