@@ -12,9 +12,11 @@ from t1actors.cli.errors import CommandFailed, WrongUsage
 from t1actors.cli.log import RunDirectory
 from t1actors.cli.numbers import Whole
 from t1actors.cli.progress import Progress
+from t1actors.log.blobs import FileBlobs
 from t1actors.log.salvage import salvage as salvage_run
 from t1actors.observe.follow import open_run
 from t1actors.observe.quantities import size
+from t1actors.runtime.loss import Grounds
 
 
 def export(
@@ -74,16 +76,20 @@ def salvage(
         raise CommandFailed(f"{run}: no run here (it has no log/ folder); `t1 runs` lists the runs there are")
     if to.exists():
         raise CommandFailed(f"{to} exists already: name a new directory")
+    if to.resolve().is_relative_to(run.resolve()):
+        raise CommandFailed(f"{to} lies in the run itself: name a directory outside of it")
     with Progress("blobs") as progress:
-        saved = salvage_run(run, to, progress)
+        saved = salvage_run(run, to, ground=Grounds(FileBlobs(run / "blobs")), progress=progress)
     for aside in saved.asides:
         behind = f"{size(aside.size_bytes)} with at least {aside.events:,} events"
-        kept = f"kept up to event {aside.from_sequence - 1:,}" if aside.from_sequence else "nothing of it was whole"
+        kept = f"kept up to event {aside.from_sequence - 1:,}" if aside.from_sequence else "nothing of it could be kept"
         print(f"journal {aside.journal}: {kept}; the rest, {behind}, is in {aside.path(to / 'log')} ({aside.reason})")
     for blob in saved.bad_blobs:
         print(f"left out: {blob}")
     if not saved.asides and not saved.bad_blobs:
         print(f"{to}: a whole copy; nothing was damaged")
         return 0
-    print(f"{to}: look at it with `t1 log check {to}`, go on with it with `t1 run --resume {to}`")
+    print(
+        f"{to}: look at it with `t1 log check {to}`; `t1 run --resume {to}` goes on with it, and does again what is missing"
+    )
     return 1

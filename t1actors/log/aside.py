@@ -21,11 +21,21 @@ from pathlib import Path
 import msgspec
 
 from t1actors.log.cut import Mark, greatest_cut
-from t1actors.log.frame import Frame, FrameError, decode_body, verify_frame
+from t1actors.log.frame import Frame, FrameError, decode_body, frame_digest, verify_frame
+from t1actors.log.interface import names_journal
 from t1actors.log.lock import JournalLock
 from t1actors.log.recovery import mapped
 from t1actors.log.seal import seal_path
-from t1actors.log.segments import START, Position, end_path, fsync_directory, list_segments, segment_path, write_end
+from t1actors.log.segments import (
+    START,
+    Position,
+    end_path,
+    fsync_directory,
+    list_segments,
+    read_end_of,
+    segment_path,
+    write_end,
+)
 
 
 class Aside(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,14 +61,16 @@ def asides_of(root: Path) -> list[Aside]:
 
 
 RESTS_ON_LOST = "it rests on what other journals do not have"
+GROUND_LOST = "what its actor would have to go on from is kept no longer"
 
 
 @dataclass
 class _Whole:
-    """A journal's frames up to the first that is bad or missing, and why they end there."""
+    """A journal's frames up to the first that is bad or missing, and why they end there (empty: they are all there)."""
 
     marks: list[Mark] = field(default_factory=list[Mark])
     ends: list[Position] = field(default_factory=list[Position])
+    grounds: list[bool | None] = field(default_factory=list[bool | None])
     reason: str = ""
 
 
@@ -68,15 +80,31 @@ def always_stands(frame: Frame) -> str:
     return ""
 
 
-def set_aside(root: Path, *, objection: Callable[[Frame], str] = always_stands) -> list[Aside]:
-    """Settle all journals under ``root``. ``objection`` says why a frame cannot stand for reasons of its own (a blob that it
-    names is damaged), or nothing. Raises ``JournalFenced``, ``JournalDamaged`` (a lock file), ``OSError``."""
-    directories = [path for path in sorted(root.iterdir()) if path.is_dir() and list_segments(path)]
+def no_ground(frame: Frame) -> None:
+    """For logs from which nobody will go on."""
+    del frame
+
+
+def set_aside(
+    root: Path,
+    *,
+    objection: Callable[[Frame], str] = always_stands,
+    ground: Callable[[Frame], bool | None] = no_ground,
+) -> list[Aside]:
+    """Settle all journals under ``root``. Raises ``JournalFenced``, ``JournalDamaged`` (a lock file), ``OSError``.
+
+    Args:
+        objection: why a frame cannot stand for reasons of its own (a blob that it names is damaged), or nothing.
+        ground: whether a frame records something that its actor could go on from, and if so, whether that is still there
+            (the state after an update may be kept no longer). Of each journal the last such frame in the cut must be there.
+            Asked for each frame in its journal's order.
+    """
+    directories = [path for path in sorted(root.iterdir()) if path.is_dir() and _is_journal(path)]
     with ExitStack() as held:
         for directory in directories:
             held.callback(JournalLock(directory.name, directory).release)
-        journals = {directory.name: _read(directory, objection) for directory in directories}
-        kept = greatest_cut({name: whole.marks for name, whole in journals.items()})
+        journals = {directory.name: _read(directory, objection, ground) for directory in directories}
+        kept = _kept(journals)
         # First all is written down, then all is cut.
         asides = [_write_aside(directory, journals[directory.name], kept[directory.name]) for directory in directories]
         for directory in directories:
@@ -85,12 +113,31 @@ def set_aside(root: Path, *, objection: Callable[[Frame], str] = always_stands) 
     return [aside for aside in asides if aside is not None]
 
 
-def _read(directory: Path, objection: Callable[[Frame], str]) -> _Whole:
+def _is_journal(path: Path) -> bool:
+    return names_journal(path.name) and (end_path(path).exists() or bool(list_segments(path)))
+
+
+def _kept(journals: dict[str, _Whole]) -> dict[str, int]:
+    """The greatest cut in which each journal's last ground is there."""
+    limits = {name: len(whole.marks) for name, whole in journals.items()}
+    while True:
+        kept = greatest_cut({name: whole.marks[: limits[name]] for name, whole in journals.items()})
+        limits = dict(kept)
+        for name, whole in journals.items():
+            last = next((n for n in reversed(range(kept[name])) if whole.grounds[n] is not None), None)
+            if last is not None and not whole.grounds[last]:
+                limits[name] = last
+        if limits == kept:
+            return kept
+
+
+def _read(directory: Path, objection: Callable[[Frame], str], ground: Callable[[Frame], bool | None]) -> _Whole:
     found = _Whole()
-    sealed, following, epoch = True, 0, 0
+    sealed, following, epoch, digest, chained = True, 0, 0, b"", False
+    durable = read_end_of(directory) or START
     for number, segment in enumerate(list_segments(directory)):
         if segment != number or not sealed:
-            found.reason = f"the frame that ends segment {segment - 1} is missing"
+            found.reason = f"the frame that ends segment {number - 1} is missing"
             return found
         with mapped(segment_path(directory, segment)) as data:
             offset, sealed = 0, False
@@ -102,45 +149,59 @@ def _read(directory: Path, objection: Callable[[Frame], str]) -> _Whole:
                     frame = decode_body(directory.name, data, offset, header)
                     if header.base_sequence != following or header.epoch < epoch:
                         raise FrameError(f"sequence {header.base_sequence:,} where {following:,} must follow")
+                    if (chained or frame.head.previous) and frame.head.previous != digest:
+                        raise FrameError("it names another frame than the one before it")
                     if refused := objection(frame):
                         raise FrameError(refused)
                 except FrameError as error:
-                    found.reason = f"segment {segment}, offset {offset:,}: {error}"
+                    place = f"segment {segment}, offset {offset:,}"
+                    torn = Position(segment, offset) >= durable
+                    found.reason = f"{place}: never acknowledged, and {error}" if torn else f"{place}: {error}"
                     return found
+                digest, chained = frame_digest(data[offset : header.end]), chained or bool(frame.head.previous)
                 offset, sealed, following, epoch = header.end, header.seals, header.next_sequence, header.epoch
                 found.marks.append(Mark(following, frame.head.vector))
                 found.ends.append(Position(segment, offset))
+                found.grounds.append(ground(frame))
+    if (found.ends[-1] if found.ends else START) < durable:
+        found.reason = (
+            f"acknowledged up to segment {durable.segment}, offset {durable.offset:,}, and missing from here on"
+        )
     return found
 
 
 def _write_aside(directory: Path, whole: _Whole, count: int) -> Aside | None:
-    """The bytes behind the first ``count`` frames, flushed to a file of their own; None when there are none."""
+    """The bytes behind the first ``count`` frames, flushed to a file of their own; None when nothing is or was there."""
     start = whole.ends[count - 1] if count else START
-    rest = [
+    rest = b"".join(
         segment_path(directory, segment).read_bytes()[start.offset if segment == start.segment else 0 :]
         for segment in list_segments(directory)
         if segment >= start.segment
-    ]
-    size = sum(map(len, rest))
-    if not size:
+    )
+    if not rest and not whole.reason:
         return None
     first = whole.marks[count - 1].next_sequence if count else 0
-    path = directory / f"aside-{first}.bin"
-    number = 1
-    while path.exists():  # of an earlier time; or of this one, cut short by a crash
+    if count == len(whole.marks):
+        reason = whole.reason
+    elif not all(whole.grounds[n] is not False for n in range(count, len(whole.marks))):
+        reason = GROUND_LOST
+    else:
+        reason = RESTS_ON_LOST
+    number, path = 1, directory / f"aside-{first}.bin"
+    while path.exists() and path.read_bytes() != rest:  # of another time; the same bytes are this one's, cut short
         number += 1
         path = directory / f"aside-{first}-{number}.bin"
     aside = Aside(
         journal=directory.name,
         from_sequence=first,
         events=whole.marks[-1].next_sequence - first if whole.marks else 0,
-        size_bytes=size,
+        size_bytes=len(rest),
         file=path.name,
-        reason=RESTS_ON_LOST if count < len(whole.marks) else whole.reason,
+        reason=reason,
     )
-    for written, content in ((path, rest), (path.with_suffix(".json"), [msgspec.json.encode(aside)])):
-        with written.open("xb") as file:
-            file.writelines(content)
+    for written, content in ((path, rest), (path.with_suffix(".json"), msgspec.json.encode(aside))):
+        with written.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
     fsync_directory(directory)

@@ -85,7 +85,8 @@ class _Journal:
         self.chained = self.chained or bool(previous)
 
     def note(self, place: Position, message: str) -> None:
-        self.problems.append(Problem(self.reader.name, *place, message))
+        text = f"journal {self.reader.name}, segment {place.segment}, offset {place.offset:,}: {message}"
+        self.problems.append(Problem(self.reader.name, *place, text))
 
     def vector_at(self, sequence: int) -> dict[str, int] | None:
         """What the frame that holds ``sequence`` rests on; None when there is none."""

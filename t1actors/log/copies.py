@@ -36,8 +36,10 @@ def copy_journals(log: FileLog, to: Path, progress: Callable[[int, int], None] |
                 done += len(data)
                 if progress is not None:
                     progress(done, total)
-        seal = seal_path(path.parent, int(path.stem))
-        if seal.exists():
+        segment, end = int(path.stem), ends[path.parent.name]
+        seal = seal_path(path.parent, segment)
+        # Of the last segment only a part may have been copied, which its seal, written meanwhile, does not fit.
+        if end is not None and segment < end.segment and seal.exists():
             shutil.copyfile(seal, target.with_suffix(".seal"))
     for name, end in ends.items():
         if end is not None:

@@ -17,7 +17,9 @@ class JournalDamaged(LogError):
     refused."""
 
     def __init__(self, journal: str, segment: int, offset: int, reason: str, *, advice: str = "") -> None:
-        advice = advice or "restore this file from a copy; nothing was changed"
+        advice = (
+            advice or "restore this file from a copy, or save what is whole with `t1 log salvage`; nothing was changed"
+        )
         super().__init__(f"journal {journal}, segment {segment}, offset {offset:,}: {reason}; {advice}")
         self.journal = journal
         self.segment = segment

@@ -96,12 +96,24 @@ class FileJournalReader:
                 self._open(segment)
                 first = self._verify(Position(segment, 0), end)
                 if first.base_sequence < self._from:
+                    self._check_order(segment, first.base_sequence, end)
                     return self._indexed(segment, end)
             self._shut()
             if end.segment:
                 return self._indexed(0, end)
         self._expected = 0
         return START
+
+    def _check_order(self, segment: int, base_sequence: int, end: Position) -> None:
+        """Reading begins in the middle, so no gap would show: that the segment before begins earlier is asked here."""
+        self._open(segment - 1)
+        before = self._verify(Position(segment - 1, 0), end).base_sequence
+        if before > base_sequence:
+            reason = (
+                f"it begins at sequence {base_sequence:,}, the segment before at {before:,}: the files were exchanged"
+            )
+            raise JournalDamaged(self.name, segment, 0, reason)
+        self._shut()
 
     def _indexed(self, segment: int, end: Position) -> Position:
         """Within a segment that begins before the wanted sequence: as far on as its seal knows, if it has one."""

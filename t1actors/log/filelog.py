@@ -13,7 +13,7 @@ from t1actors.log.errors import JournalDamaged, JournalFailed
 from t1actors.log.file_reader import FileJournalReader
 from t1actors.log.file_writer import Durability, FileJournalWriter
 from t1actors.log.inotify import InotifyWatch
-from t1actors.log.interface import Watch, check_journal_name
+from t1actors.log.interface import Watch, check_journal_name, names_journal
 from t1actors.log.lock import Holder, JournalLock, holder_in
 from t1actors.log.segments import MAX_SEGMENT_BYTES, end_path, make_directories
 
@@ -60,7 +60,7 @@ class FileLog:
     def journals(self) -> list[str]:
         if not self.root.is_dir():
             return []
-        return sorted(path.name for path in self.root.iterdir() if end_path(path).exists())
+        return sorted(path.name for path in self.root.iterdir() if names_journal(path.name) and end_path(path).exists())
 
     def events(self) -> int:
         """How many events all journals have now, from the last segment of each: a total for tools that show how far they

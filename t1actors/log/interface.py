@@ -47,14 +47,20 @@ __all__ = [
     "Watch",
     "WatchUnavailable",
     "check_journal_name",
+    "names_journal",
 ]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+def names_journal(name: str) -> bool:
+    """Whether ``name`` can name a journal."""
+    return _NAME.fullmatch(name) is not None
+
+
 def check_journal_name(name: str) -> str:
     """``name`` if it can name a journal (it becomes a directory and a subject). Raises ``ValueError``."""
-    if not _NAME.fullmatch(name):
+    if not names_journal(name):
         raise ValueError(
             f"journal name {name!r}: use 1 to 100 letters, digits, dots, dashes, underscores; a letter or digit first"
         )

@@ -78,7 +78,7 @@ def holder_in(directory: Path) -> Holder | None:
     """Who holds the lock in ``directory`` now; None when nobody does. The lock is taken for an instant to find out, which an
     opener's patience outlasts."""
     try:
-        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)  # a lock does not need more
     except FileNotFoundError:
         return None
     try:

@@ -11,14 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from t1actors.log.aside import Aside, set_aside
+from t1actors.log.aside import Aside, no_ground, set_aside
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.errors import JournalFenced
 from t1actors.log.filelog import FileLog
-from t1actors.log.segments import list_segments
+from t1actors.log.frame import Frame
+from t1actors.log.segments import end_path, list_segments
 from t1actors.payloads import BlobError
 
-_MADE_ANEW = frozenset({"log", "blobs", "sandboxes", "graders"})
+_NOT_TAKEN = frozenset({"log", "blobs", "sandboxes", "graders", "model", "plots", "report.md", "report.json"})
+"""Made anew, or said of the run before the cut."""
 Progress = Callable[[int, int], None]
 
 
@@ -30,28 +32,42 @@ class Salvaged:
     bad_blobs: list[str]
 
 
-def salvage(run: Path, to: Path, progress: Progress | None = None) -> Salvaged:
-    """Make the run directory ``to`` of ``run``. ``progress`` hears of blobs: done, total. Raises ``FileExistsError`` (of
-    ``to``), ``OSError``, ``JournalFenced`` when the run is going on."""
+def salvage(
+    run: Path, to: Path, *, ground: Callable[[Frame], bool | None] = no_ground, progress: Progress | None = None
+) -> Salvaged:
+    """Make the run directory ``to`` of ``run``; a failure leaves none. ``ground``: as in ``log.aside.set_aside``.
+    ``progress`` hears of blobs: done, total. Raises ``FileExistsError`` (of ``to``), ``OSError``, ``JournalFenced`` when the
+    run is going on."""
     log = FileLog(run / "log")
     for name in log.journals():
         holder = log.holder(name)
         if holder is not None:
             raise JournalFenced(f"journal {name}: process {holder.pid} is writing it; stop the run first")
     to.mkdir(parents=True)
-    for entry in sorted(run.iterdir()):
-        if entry.name in _MADE_ANEW or entry.is_symlink():
+    try:
+        _copy_files(run, to)
+        for journal in sorted((run / "log").iterdir()):
+            if journal.is_dir() and (list_segments(journal) or end_path(journal).exists()):
+                # All of it, also what lies behind the durable end: that file may be what is damaged.
+                left = shutil.ignore_patterns("lock", "aside-*", "*.seal", ".*")
+                shutil.copytree(journal, to / "log" / journal.name, ignore=left)
+        asides = set_aside(to / "log", ground=ground)
+        return Salvaged(asides, _copy_blobs(FileBlobs(run / "blobs"), FileBlobs(to / "blobs"), progress))
+    except BaseException:
+        shutil.rmtree(to, ignore_errors=True)
+        raise
+
+
+def _copy_files(directory: Path, to: Path) -> None:
+    """Regular files; no links, pipes or sockets."""
+    for entry in sorted(directory.iterdir()):
+        if entry.is_symlink() or entry.name in _NOT_TAKEN:
             continue
         if entry.is_dir():
-            shutil.copytree(entry, to / entry.name, symlinks=True)
-        else:
+            (to / entry.name).mkdir()
+            _copy_files(entry, to / entry.name)
+        elif entry.is_file():
             shutil.copyfile(entry, to / entry.name)
-    for journal in sorted((run / "log").iterdir()):
-        if journal.is_dir() and list_segments(journal):
-            # All of it, also what lies behind the durable end: that file may be what is damaged.
-            shutil.copytree(journal, to / "log" / journal.name, ignore=shutil.ignore_patterns("lock", "aside-*"))
-    asides = set_aside(to / "log")
-    return Salvaged(asides, _copy_blobs(FileBlobs(run / "blobs"), FileBlobs(to / "blobs"), progress))
 
 
 def _copy_blobs(blobs: FileBlobs, copies: FileBlobs, progress: Progress | None) -> list[str]:

@@ -4,8 +4,8 @@ A sealed segment never changes, so beside ``000000000000.seg`` lies ``0000000000
 ``docs/log-format.md``). It holds nothing that the segment does not: whoever misses it reads the segment, and a writer
 that opens the journal makes it again.
 
-Guarantees: ``read_seal`` returns what ``write_seal`` wrote for a segment of the size that it has now, or None. It says
-nothing about the segment's bytes: ``Seal.holds`` compares them with the hash.
+Guarantees: ``read_seal`` returns what ``write_seal`` wrote, bit for bit, for a segment of the size that it has now, or None.
+It says nothing about the segment's bytes: ``Seal.holds`` compares them with the hash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ INDEX_EVERY_BYTES = 64 * 1024
 class Seal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of one segment: ``size_bytes`` and ``blake3`` (hex) of its file, the sequences of its events (``first_sequence`` up to
     but not ``next_sequence``), the epoch of its last frame, and ``last_frame``, the hex digest that the next segment's first
-    frame names as ``previous``. ``index``: (base sequence, offset) of some frames, ascending."""
+    frame names as ``previous``. ``index``: (base sequence, offset) of some frames, ascending. ``check``: blake3 (hex) of the
+    object as it is encoded with an empty ``check``."""
 
     size_bytes: int
     blake3: str
@@ -35,6 +36,11 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     epoch: int
     last_frame: str
     index: tuple[tuple[int, int], ...]
+    check: str = ""
+
+    def checked(self) -> str:
+        """What ``check`` must be."""
+        return blake3(msgspec.json.encode(msgspec.structs.replace(self, check=""))).hexdigest()
 
     def holds(self, data: memoryview) -> bool:
         """Whether ``data`` is the sealed file, byte for byte."""
@@ -73,7 +79,7 @@ class SealBuilder:
     def seal(self, *, next_sequence: int, epoch: int, last_frame: bytes) -> Seal:
         """Of all that was given. At least one frame was."""
         assert self._first is not None
-        return Seal(
+        seal = Seal(
             size_bytes=self._hashed,
             blake3=self._hasher.hexdigest(),
             first_sequence=self._first,
@@ -82,6 +88,7 @@ class SealBuilder:
             last_frame=last_frame.hex(),
             index=tuple(self._index),
         )
+        return msgspec.structs.replace(seal, check=seal.checked())
 
 
 def seal_path(directory: Path, segment: int) -> Path:
@@ -104,4 +111,4 @@ def read_seal(directory: Path, segment: int) -> Seal | None:
         size = segment_path(directory, segment).stat().st_size
     except (FileNotFoundError, msgspec.DecodeError):
         return None
-    return seal if seal.size_bytes == size else None
+    return seal if seal.size_bytes == size and seal.check == seal.checked() else None

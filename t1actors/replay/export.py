@@ -85,11 +85,17 @@ def export(run: Path, archive: Path, *, step: int | None = None, progress: Progr
         log = _copied(run, Path(folder) / "log", progress)
         blobs = FileBlobs(run / "blobs")
         replayed, digests = (None, _named(log, blobs)) if step is None else _replayed(log, blobs, step)
-        exported = Exported(run=name, digest=run_digest(check_journals(log).digests), events=log.events(), step=step)
+        checked = check_journals(log)
+        if checked.problems:
+            raise _damaged(run, checked.problems[0].message)
+        digest = run_digest(checked.digests)
+        exported = Exported(run=name, digest=digest, events=log.events(), step=step)
         members = [(f"log/{path.relative_to(log.root)}", path) for path in _files(log.root)]
         members += [(f"blobs/{digest[:2]}/{digest}", blobs.path(digest)) for digest in digests]
         if step is None:
-            kept = [path for path in sorted(run.iterdir()) if path.name not in _OF_NO_USE]
+            # The archive itself may be written into the run's directory.
+            left = {*_OF_NO_USE, Path(folder).name, archive.name}
+            kept = [path for path in sorted(run.iterdir()) if path.name not in left]
             members += [(str(file.relative_to(run)), file) for path in kept for file in _files(path)]
         else:
             members += [("config.toml", file) for file in _files(run / "config.toml")]
@@ -105,13 +111,16 @@ def _copied(run: Path, to: Path, progress: Progress | None) -> FileLog:
     for aside in set_aside(to):
         # In a copy of a live log a journal may end before what another one rests on; anything else is damage.
         if aside.reason != RESTS_ON_LOST:
-            raise ExportRefused(
-                f"{run}: journal {aside.journal} is damaged ({aside.reason}); `t1 log salvage {run} NEW` makes a run of what "
-                "is whole, which can be exported"
-            )
+            raise _damaged(run, f"journal {aside.journal}: {aside.reason}")
     for left in (*to.glob("*/lock"), *to.glob("*/aside-*")):
         left.unlink()
     return FileLog(to)
+
+
+def _damaged(run: Path, what: str) -> ExportRefused:
+    return ExportRefused(
+        f"{run} is damaged ({what}); `t1 log salvage {run} NEW` makes a run of what is whole, which can be exported"
+    )
 
 
 def _named(log: FileLog, blobs: FileBlobs) -> list[str]:

@@ -9,6 +9,7 @@ Guarantees: nothing is touched while the machine has stayed up since the journal
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from t1actors.events import (
     CriticInitialised,
     CriticUpdated,
     JournalCut,
+    Payload,
     TrajectoryAssembled,
     decode,
 )
@@ -29,14 +31,18 @@ from t1actors.payloads import BlobError, Blobs, payloads_of
 
 
 def settle_after_loss(run_dir: Path, boot_id: str) -> None:
-    """Cut the journals of the run to what fits together, if they were last written in another boot than ``boot_id``. Raises
-    ``JournalFenced``, ``JournalDamaged``, ``OSError``."""
-    root = run_dir / "log"
+    """Cut the journals of the run to what fits together, if they were last written in another boot than ``boot_id``, and take
+    damaged blobs out of the way. Raises ``JournalFenced``, ``JournalDamaged``, ``OSError``."""
+    root, blobs = run_dir / "log", FileBlobs(run_dir / "blobs")
     if not root.is_dir():
         return
     holders = [last_holder(path) for path in sorted(root.iterdir()) if path.is_dir()]
     if any(holder.epoch and holder.boot_id != boot_id for holder in holders):
-        set_aside(root, objection=objection(FileBlobs(run_dir / "blobs")))
+        set_aside(root, objection=objection(blobs), ground=Grounds(blobs))
+        for digest in list(blobs.digests()):
+            if not _whole(blobs, digest):
+                # Nobody that stands names it; under its own name it would be an error for ever.
+                os.rename(blobs.path(digest), blobs.path(digest).with_name(f".damaged-{digest}"))
 
 
 def cuts_of(run_dir: Path) -> list[JournalCut]:
@@ -56,23 +62,50 @@ def cuts_of(run_dir: Path) -> list[JournalCut]:
 
 
 def objection(blobs: Blobs) -> Callable[[Frame], str]:
-    """Whether a frame names a blob that is damaged, or one that is missing and always kept."""
+    """Whether a frame names a trajectory whose blob is damaged or missing, or another blob that is damaged. What an actor
+    goes on from is left to ``Grounds``: of all those blobs only the last are needed."""
 
     def objected(frame: Frame) -> str:
         for event in map(decode, frame.events):
-            always = isinstance(event, TrajectoryAssembled | ActorInitialised | CriticInitialised) or (
-                isinstance(event, ActorUpdated | CriticUpdated) and event.snapshot
-            )
+            if isinstance(event, GROUNDS):
+                continue
             for name, payload in payloads_of(event):
-                if payload.inline is not None or not (blobs.has(payload.digest) or (always and name in _ALWAYS_KEPT)):
-                    continue
-                try:
-                    blobs.get(payload.digest)
-                except BlobError as error:
-                    return f"{type(event).__name__}.{name}: {error}"
+                needed = isinstance(event, TrajectoryAssembled) or blobs.has(payload.digest)
+                if payload.inline is None and needed and not _whole(blobs, payload.digest):
+                    return f"{type(event).__name__}.{name}: blob {payload.digest[:16]}… is damaged or missing"
         return ""
 
     return objected
 
 
-_ALWAYS_KEPT = frozenset({"record", "state", "weights"})
+GROUNDS = (ActorInitialised, ActorUpdated, CriticInitialised, CriticUpdated)
+"""Events from whose states the critic and the actor go on."""
+
+
+class Grounds:
+    """For ``log.aside.set_aside``: whether the state that a frame records is still there, and, of the actor, the weights
+    that it and the update before it published: the batch after it was sampled by those (staleness 1)."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._weights_before: list[Payload] = []
+
+    def __call__(self, frame: Frame) -> bool | None:
+        found: bool | None = None
+        for event in map(decode, frame.events):
+            if not isinstance(event, GROUNDS):
+                continue
+            needs = [event.state]
+            if isinstance(event, ActorInitialised | ActorUpdated):
+                needs += [event.weights, *self._weights_before]
+                self._weights_before = [event.weights]
+            found = all(payload.inline is not None or _whole(self._blobs, payload.digest) for payload in needs)
+        return found
+
+
+def _whole(blobs: Blobs, digest: str) -> bool:
+    try:
+        blobs.get(digest)
+    except BlobError:
+        return False
+    return True

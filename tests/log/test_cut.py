@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from t1actors.log.aside import asides_of, set_aside
 from t1actors.log.check import check_journals
 from t1actors.log.cut import Mark, greatest_cut
 from t1actors.log.filelog import FileLog
-from t1actors.log.frame import CommitHead, InputRun
+from t1actors.log.frame import CommitHead, InputRun, encode_frame
 from t1actors.log.interface import JournalFenced
 from t1actors.log.merged import merged_frames
 from t1actors.log.segments import list_segments, segment_path
@@ -156,3 +157,68 @@ def test_a_frame_that_is_objected_to_takes_along_what_rests_on_it(tmp_path: Path
     assert frames_of(log, "a") == before["a"][:5]
     assert next(aside.reason for aside in asides if aside.journal == "a").endswith("its blob is damaged")
     assert check_journals(log).problems == []
+
+
+def test_a_journal_that_ends_before_what_was_acknowledged_is_named_although_its_frames_are_whole(tmp_path: Path):
+    log = write_run(tmp_path, random.Random(4), segment_bytes=1 << 20)
+    frames = frames_of(log, "c")
+    path = segment_path(log.directory("c"), 0)
+    data = path.read_bytes()
+    last = encode_frame(
+        frames[-1].head, frames[-1].events, base_sequence=frames[-1].base_sequence, epoch=frames[-1].epoch
+    )
+    path.write_bytes(data[: -len(last)])
+    assert {aside.journal: aside.reason for aside in set_aside(tmp_path)}["c"].startswith(
+        "acknowledged up to segment 0"
+    )
+
+
+def test_a_journal_whose_only_segment_is_gone_is_named(tmp_path: Path):
+    log = write_run(tmp_path, random.Random(4), segment_bytes=1 << 20)
+    segment_path(log.directory("b"), 0).unlink()
+    asides = {aside.journal: aside for aside in set_aside(tmp_path)}
+    assert asides["b"].from_sequence == 0
+    assert "missing" in asides["b"].reason
+    assert check_journals(log).problems == []
+
+
+def test_a_frame_exchanged_for_another_whole_one_ends_what_can_stand(tmp_path: Path):
+    log = write_run(tmp_path, random.Random(4), segment_bytes=1 << 20)
+    frame = frames_of(log, "a")[0]
+    place = {"base_sequence": frame.base_sequence, "epoch": frame.epoch}
+    mine = encode_frame(frame.head, frame.events, **place)
+    other = encode_frame(structs.replace(frame.head, wall_ns=frame.head.wall_ns + 1), frame.events, **place)
+    path = segment_path(log.directory("a"), 0)
+    assert len(mine) == len(other)
+    path.write_bytes(other + path.read_bytes()[len(mine) :])
+    asides = {aside.journal: aside.reason for aside in set_aside(tmp_path)}
+    assert "names another frame" in asides["a"]
+    assert check_journals(log).problems == []
+
+
+def test_the_cut_goes_back_to_a_ground_that_is_there(tmp_path: Path):
+    """The states between snapshots are kept no longer: an actor can go on only from one that is."""
+    log = write_run(tmp_path, random.Random(5), segment_bytes=1 << 20)
+    before = frames_of(log, "b")
+    there = [before[0], before[4]]
+    asides = set_aside(tmp_path, ground=lambda frame: frame in there if frame.journal == "b" else None)
+    assert frames_of(log, "b") == before[:5]
+    assert next(aside.reason for aside in asides if aside.journal == "b").endswith("kept no longer")
+    assert check_journals(log).problems == []
+
+
+def test_settling_again_after_a_crash_names_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    log = write_run(tmp_path, random.Random(6), segment_bytes=1 << 20)
+    path = segment_path(log.directory("a"), 0)
+    path.write_bytes(path.read_bytes()[:-3])
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("t1actors.log.aside._cut", dies)
+        with pytest.raises(KeyboardInterrupt):
+            set_aside(tmp_path)
+    set_aside(tmp_path)
+    named = [(aside.journal, aside.from_sequence) for aside in asides_of(tmp_path)]
+    assert len(named) == len(set(named))
