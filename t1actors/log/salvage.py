@@ -59,15 +59,16 @@ def salvage(
 
 
 def _copy_files(directory: Path, to: Path) -> None:
-    """Regular files; no links, pipes or sockets."""
+    """Regular files, with their modes, which tasks' sandboxes show; no links, pipes or sockets."""
     for entry in sorted(directory.iterdir()):
         if entry.is_symlink() or entry.name in _NOT_TAKEN:
             continue
         if entry.is_dir():
             (to / entry.name).mkdir()
             _copy_files(entry, to / entry.name)
+            shutil.copymode(entry, to / entry.name)
         elif entry.is_file():
-            shutil.copyfile(entry, to / entry.name)
+            shutil.copy(entry, to / entry.name)
 
 
 def _copy_blobs(blobs: FileBlobs, copies: FileBlobs, progress: Progress | None) -> list[str]:

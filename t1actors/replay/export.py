@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import stat
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
@@ -90,7 +91,7 @@ def export(run: Path, archive: Path, *, step: int | None = None, progress: Progr
             raise _damaged(run, checked.problems[0].message)
         digest = run_digest(checked.digests)
         exported = Exported(run=name, digest=digest, events=log.events(), step=step)
-        members = [(f"log/{path.relative_to(log.root)}", path) for path in _files(log.root)]
+        members = [(f"log/{path.relative_to(log.root)}", path) for path in _files(log.root) if path.is_file()]
         members += [(f"blobs/{digest[:2]}/{digest}", blobs.path(digest)) for digest in digests]
         if step is None:
             # The archive itself may be written into the run's directory.
@@ -149,12 +150,13 @@ def _replayed(log: FileLog, blobs: FileBlobs, step: int) -> tuple[ReplayReport, 
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """The regular files at or under ``path``, sorted; no links are followed."""
+    """The regular files and directories at or under ``path``, sorted; no links are followed."""
     if path.is_symlink():
         return
     if path.is_file():
         yield path
     elif path.is_dir():
+        yield path
         for entry in sorted(path.iterdir()):
             yield from _files(entry)
 
@@ -170,11 +172,16 @@ def _write(path: Path, name: str, members: list[tuple[str, Path]], exported: Exp
         note = msgspec.json.format(msgspec.json.encode(exported)) + b"\n"
         tar.addfile(_member(f"{name}/{NOTE}", len(note)), io.BytesIO(note))
         for inside, file in sorted(members):
-            with file.open("rb") as content:
-                tar.addfile(_member(f"{name}/{inside}", os.fstat(content.fileno()).st_size), content)
+            # With its mode: what is copied into a task's sandbox keeps it.
+            status = os.stat(file)
+            if stat.S_ISDIR(status.st_mode):
+                tar.addfile(_member(f"{name}/{inside}", 0, stat.S_IMODE(status.st_mode), tarfile.DIRTYPE))
+            else:
+                with file.open("rb") as content:
+                    tar.addfile(_member(f"{name}/{inside}", status.st_size, stat.S_IMODE(status.st_mode)), content)
 
 
-def _member(name: str, size: int) -> tarfile.TarInfo:
+def _member(name: str, size: int, mode: int = 0o644, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
-    member.size, member.mode = size, 0o644
+    member.size, member.mode, member.type = size, mode, kind
     return member

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -107,30 +108,33 @@ def read_tasks(directory: Path) -> tuple[list[Task], list[TaskError]]:
 
 
 def task_digest(directory: Path) -> str:
-    """blake3 over every file below ``directory`` in path order: its path, whether it may be executed, its content."""
+    """blake3 over everything below ``directory`` in path order: its path, kind, mode and content. Modes too, because what is
+    copied into a sandbox keeps them: whether another user may read a file there decides what a command prints."""
     hasher = blake3.blake3()
     pending = [""]
-    files: list[str] = []
+    found: list[str] = []
     while pending:
         folder = pending.pop()
         with os.scandir(directory / folder) as entries:
             for entry in entries:
                 path = f"{folder}{entry.name}"
+                found.append(path)
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(path + "/")
-                else:
-                    files.append(path)
-    for path in sorted(files):
+    for path in sorted(found):
         full = directory / path
-        if full.is_symlink():
-            kind, content = b"l", os.fsencode(os.readlink(full))
-        elif full.is_file():
-            kind, content = (b"x" if os.access(full, os.X_OK) else b"-"), full.read_bytes()
+        mode, content = os.lstat(full).st_mode, b""
+        if stat.S_ISLNK(mode):
+            kind, mode, content = b"l", 0, os.fsencode(os.readlink(full))
+        elif stat.S_ISREG(mode):
+            kind, content = b"f", full.read_bytes()
+        elif stat.S_ISDIR(mode):
+            kind = b"d"
         else:
             raise TaskError(f"{full}: neither a file, a directory nor a link; tasks hold nothing else")
         name = os.fsencode(path)
-        hasher.update(kind + len(name).to_bytes(4, "little") + name + len(content).to_bytes(8, "little"))
-        hasher.update(content)
+        hasher.update(kind + stat.S_IMODE(mode).to_bytes(2, "little") + len(name).to_bytes(4, "little") + name)
+        hasher.update(len(content).to_bytes(8, "little") + content)
     return hasher.hexdigest()
 
 

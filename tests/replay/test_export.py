@@ -26,6 +26,8 @@ def run(tmp_path_factory):
     (directory / "sandboxes" / "s0.t0" / "junk").write_text("x")
     (directory / "tasks").mkdir()
     (directory / "tasks" / "choice.json").write_text("{}")
+    (directory / "tasks" / "choice.json").chmod(0o600)
+    (directory / "tasks").chmod(0o700)
     return directory
 
 
@@ -63,7 +65,9 @@ def test_a_whole_archive_replays_every_step_and_holds_no_sandboxes(run, tmp_path
     reports = list(Replayer.open(there).all())
     assert len(reports) == LAST + 1
     assert all(report.bit_exact for report in reports)
-    assert (there / "tasks" / "choice.json").exists()
+    assert (there / "tasks" / "choice.json").stat().st_mode & 0o777 == 0o600
+    with tarfile.open(tmp_path / "run.tar.gz") as tar:
+        assert tar.getmember("made/tasks").mode == 0o700
     assert not (there / "sandboxes").exists()
     assert excerpt_of(there) is None
 

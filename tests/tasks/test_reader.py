@@ -107,19 +107,27 @@ def test_reading_a_folder_of_tasks_keeps_the_good_ones_and_names_the_bad(tmp_pat
     assert "bad/task.toml" in str(errors[0])
 
 
-def test_the_digest_follows_contents_names_and_executable_bits_only(tmp_path: Path):
+def test_the_digest_follows_everything_that_a_sandbox_may_show(tmp_path: Path):
     first, second = make(tmp_path / "a"), make(tmp_path / "b")
     assert task_digest(first) == task_digest(second)
-    (second / "tests/test.sh").chmod(0o600)
-    assert task_digest(first) == task_digest(second)
     seen = {task_digest(first)}
-    (second / "tests/test.sh").chmod(0o755)
-    seen.add(task_digest(second))
+
+    def changed() -> None:
+        assert task_digest(second) not in seen
+        seen.add(task_digest(second))
+
+    (second / "tests/test.sh").chmod(0o600)
+    changed()
+    (second / "tests").chmod(0o700)
+    changed()
     (second / "tests/extra").write_text("")
-    seen.add(task_digest(second))
+    changed()
     (second / "tests/extra").write_text("x")
-    seen.add(task_digest(second))
-    assert len(seen) == 4
+    changed()
+    (second / "empty").mkdir()
+    changed()
+    (second / "link").symlink_to("empty")
+    changed()
 
 
 def dockerfile(tmp_path: Path, text: str):
