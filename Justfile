@@ -10,16 +10,19 @@ default:
     @just --list
 
 # Warm-started tiny model, trained with PPO on real shell tasks; ends with a report. `--resume RUN` goes on with a stopped run
+[no-exit-message]
 run-cluster *args: (_venv "--for-runs")
-    {{bin}}/t1 run "$@"
+    @{{bin}}/t1 run "$@"
 
 # The same loop in under a minute
+[no-exit-message]
 smoke *args: (_venv "--for-runs")
-    {{bin}}/t1 run --preset smoke "$@"
+    @{{bin}}/t1 run --preset smoke "$@"
 
 # Re-execute one step of a recorded run and compare every digest
+[no-exit-message]
 replay RUN STEP: (_venv)
-    {{bin}}/t1 replay "$1" --step "$2"
+    @{{bin}}/t1 replay "$1" --step "$2"
 
 # The tests
 test *args: (_venv "test")

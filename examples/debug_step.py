@@ -117,6 +117,9 @@ try:
     batch = replayer.batch(options.step)
 except ReplayImpossible as error:
     raise SystemExit(f"debug_step: {error}") from error
+if options.without and options.without not in [trial.trial for trial in batch.trials]:
+    first, last = batch.trials[0].trial, batch.trials[-1].trial
+    raise SystemExit(f"debug_step: --without {options.without}: not in the step's batch, which has {first} to {last}")
 views, critic_views, said = look(replayer, options.step, stop=options.pdb)
 print(f"step {options.step} ({replayer.inputs.step(options.step).opened.purpose}): {said}")
 

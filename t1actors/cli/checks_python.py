@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 
 from t1actors.cli.checks import Check
 
-INSTALL_FIX = "run `just setup`, or pip install t1actors"
+INSTALL_FIX = "run `just setup`, or `pip install -e .` in the clone"
 
 
 def of_python() -> list[Check]:
@@ -26,9 +26,16 @@ def of_python() -> list[Check]:
 def of_optional_parts() -> list[Check]:
     """What a run does without so far."""
     return [
-        _optional("docker", "aiodocker", shutil.which("docker"), "pip install 't1actors[docker]', and Docker itself"),
-        _optional("nats", "nats", shutil.which("nats-server"), "pip install 't1actors[nats]', and nats-server on PATH"),
-        _optional("sglang", "sglang", "part of it", "pip install 't1actors[sglang]' on a machine with a GPU"),
+        _optional(
+            "docker", "aiodocker", shutil.which("docker"), "pip install -e '.[docker]' in the clone, and Docker itself"
+        ),
+        _optional(
+            "nats",
+            "nats",
+            shutil.which("nats-server"),
+            "pip install -e '.[nats]' in the clone, and nats-server on PATH",
+        ),
+        _optional("sglang", "sglang", "part of it", "pip install -e '.[sglang]' in the clone on a machine with a GPU"),
     ]
 
 

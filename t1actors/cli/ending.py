@@ -67,7 +67,7 @@ def _last_lines(run_dir: Path, result: RunResult, found: Figures) -> list[str]:
         lines.append(
             f"reward   {figure(found.reward_first5)} -> {figure(found.reward_last5)}{gain}, first 5 and last 5 steps"
         )
-    elif found.reward_last5 is not None:
+    elif found.reward_last5 is not None and found.steps:
         lines.append(
             f"reward   {figure(found.reward_last5)} (too few training steps to compare the first and the last five)"
         )
@@ -79,8 +79,9 @@ def _last_lines(run_dir: Path, result: RunResult, found: Figures) -> list[str]:
         lines.append(f"model    {run_dir / 'model'} (a Hugging Face folder)")
     lines.append(f"log      {run_dir / 'log'}")
     trained = [s.step for s in found.by_step if s.staleness is not None]
-    if found.by_step:
-        step = trained[-1] if trained else found.by_step[-1].step
+    whole = trained or [s.step for s in found.by_step if s.purpose == "evaluate" and s.reward is not None]
+    if whole:
+        step = whole[-1]
         lines.append(f"next     {t1} replay {run_dir} --step {step}   re-execute a step and compare every digest")
         lines.append(f"         {t1} log cat {run_dir} --trial s{step}.t0   what one trial did")
     return lines

@@ -94,9 +94,8 @@ def choose_tasks(config: Config, harness: NativeHarness) -> tuple[TaskChoice, li
     """
     directory = Path(config.tasks.source)
     if not directory.is_dir():
-        raise TaskError(
-            f"tasks.source = {str(directory)!r}: no such directory; name one that holds a folder for each task"
-        )
+        found = "not a directory" if directory.exists() else "no such directory"
+        raise TaskError(f"tasks.source = {str(directory)!r}: {found}; name one that holds a folder for each task")
     usable: list[Task] = []
     left_out: list[LeftOutTask] = []
     for folder in sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith(".")):

@@ -83,6 +83,6 @@ def _row(path: Path) -> str:
     except (OSError, msgspec.DecodeError):
         return f"{path.name:<34} {'':>5} {'':>16} {'':>18} {'':>12}  no report; `t1 report {path}` makes it"
     state = "finished" if f.finished else "stopped" if f.complete else "going on, or killed"
-    reward = f"{figure(f.reward_first5)} > {figure(f.reward_last5)}"
+    reward = f"{figure(f.reward_first5)} > {figure(f.reward_last5)}" if f.comparable else "-"
     held = f"{percent(f.heldout_before)} > {percent(f.heldout_after)}"
     return f"{path.name:<34} {f.steps:>5} {reward:>16} {held:>18} {duration(f.seconds):>12}  {state}"

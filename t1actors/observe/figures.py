@@ -140,6 +140,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     bytes_outside_steps: dict[str, int]
     explained_variance_by_step: list[float]
     outcomes: dict[str, int]
+    ungraded_tasks: list[tuple[str, int, int]]
+    """Tasks with gradings that gave no reward, most first: name, how many gave none, of how many."""
     failures: dict[str, int]
     restarts: dict[str, int]
     kernels: str = ""
@@ -211,6 +213,7 @@ def figures(view: RunView) -> Figures:
         bytes_outside_steps=dict(sorted(view.run_bytes.items())),
         explained_variance_by_step=[s.values.explained_variance for s in trained if s.values is not None],
         outcomes=dict(sorted(view.outcomes.items())),
+        ungraded_tasks=[(name, lost, view.gradings[name]) for name, lost in view.ungraded.most_common() if lost],
         failures=dict(sorted(view.failures.items())),
         kernels=view.kernels,
         other_bits={str(session): names for session, names in view.other_bits.items()},

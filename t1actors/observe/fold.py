@@ -338,6 +338,8 @@ def _fold_trial(view: RunView, event: AnyEvent) -> None:
                 trial.by_family = by_family(event.assertions)
             seconds["grade"] += event.seconds
             view.outcomes[event.outcome] += 1
+            view.gradings[event.task] += 1
+            view.ungraded[event.task] += event.outcome != "graded"
         case TrajectoryAssembled():
             trial.phase = "assembled"
             trial.ids, trial.sampled, trial.turns = event.ids, event.sampled, event.turns

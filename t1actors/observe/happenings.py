@@ -200,7 +200,8 @@ def _of_step(
     found = _part_of_step(step, event)
     if isinstance(event, StepOpened):
         since_ns = view.pauses[-1].end_ns if view.pauses else 0
-        if all(s is step or s.opened_ns < since_ns for s in view.steps.values()):
+        first = all(s is step or s.opened_ns < since_ns for s in view.steps.values())
+        if first and any(actor.phase == "ready" for actor in view.actors.values()):
             found.insert(0, _actors_ready(view))
     ends = isinstance(event, CriticUpdated | ActorUpdated) or (
         isinstance(event, BatchSealed) and step.purpose == "evaluate"

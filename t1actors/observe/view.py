@@ -224,6 +224,9 @@ class RunView:
     failures: Counter[str] = field(default_factory=Counter[str])
     """Trials that infrastructure failed, by cause."""
     outcomes: Counter[str] = field(default_factory=Counter[str])
+    gradings: Counter[str] = field(default_factory=Counter[str])
+    """By task; ``ungraded``: those that gave no reward."""
+    ungraded: Counter[str] = field(default_factory=Counter[str])
     published: int = 0
     published_bytes: int = 0
     run_bytes: Counter[str] = field(default_factory=Counter[str])

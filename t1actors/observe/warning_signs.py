@@ -28,6 +28,7 @@ WARN_LOST = 2.0
 WARN_LOST_LAUNCHED = 20
 """A family with fewer trials than this may be lost more often by chance."""
 SHOWN_STEPS = 8
+NAMED_TASKS = 3
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,10 @@ def _lost(f: Figures) -> Iterator[Sign]:
         yield Sign("unmeasured trials", text, "t1 log cat . --kind TrialFailed", steps)
     ungraded = [f"{count} x {name}" for name, count in f.outcomes.items() if name != "graded"]
     if ungraded:
-        text = f"Gradings that gave no reward: {', '.join(ungraded)}; their trials count nowhere."
+        tasks = [f"{task} ({lost} of {of})" for task, lost, of in f.ungraded_tasks[:NAMED_TASKS]]
+        more = f" and {len(f.ungraded_tasks) - NAMED_TASKS} more" if len(f.ungraded_tasks) > NAMED_TASKS else ""
+        of_tasks = f" Of tasks: {', '.join(tasks)}{more}; look at their graders." if tasks else ""
+        text = f"Gradings that gave no reward: {', '.join(ungraded)}; their trials count nowhere.{of_tasks}"
         yield Sign("unmeasured gradings", text, "t1 log cat . --kind Graded")
     short = tuple(s.step for s in f.by_step if s.short_of)
     if short:

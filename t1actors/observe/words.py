@@ -23,7 +23,7 @@ def what_happened(f: Figures) -> str:
             f"{AVERAGED} {figure(f.reward_last5)}{times}; the share of assertions passed went from "
             f"{percent(f.frac_first5)} to {percent(f.frac_last5)}."
         )
-    elif f.reward_last5 is not None:
+    elif f.reward_last5 is not None and f.steps:
         words.append(
             f"Mean reward was {figure(f.reward_last5)}, {percent(f.frac_last5)} of assertions passed; these are too "
             f"few training steps to compare the first {AVERAGED} with the last {AVERAGED}."

@@ -197,7 +197,7 @@ def test_report_and_runs_say_what_a_run_came_to(recorded, capsys):
     assert main(["runs", str(recorded.parent)]) == 0
     row = capsys.readouterr().out.splitlines()[-1]
     assert row.startswith("made")
-    assert "0.100 > 0.100" in row
+    assert "0.100" not in row  # two steps are too few to compare
     assert row.endswith("finished")
 
 

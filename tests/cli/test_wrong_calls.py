@@ -101,7 +101,7 @@ def places(tmp_path_factory):
         ("run --resume config-binary", 2, "config.toml: not text in UTF-8"),
         ("run --resume config-folder", 1, "config.toml: Is a directory"),
         ("run --preset smoke --dir made", 1, "holds a run already"),
-        ("run --preset smoke --tasks file", 1, "no such directory; name one that holds a folder for each task"),
+        ("run --preset smoke --tasks file", 1, "not a directory; name one that holds a folder for each task"),
     ],
 )  # fmt: skip
 def test_a_call_that_cannot_work_says_what_where_and_what_to_do(call, status, words, places, monkeypatch, capsys):

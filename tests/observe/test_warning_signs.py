@@ -139,12 +139,16 @@ def test_families_that_are_lost_twice_as_often_as_the_rest_are_named(healthy):
 
 def test_unmeasured_trials_and_gradings_are_counted_by_cause_with_the_steps(healthy):
     broken = changed(
-        with_steps(healthy, [3], failed=2), failures={"SandboxDied": 2}, outcomes={"graded": 9, "infra": 1}
+        with_steps(healthy, [3], failed=2),
+        failures={"SandboxDied": 2},
+        outcomes={"graded": 9, "infra": 1},
+        ungraded_tasks=[("l1-5", 1, 1)],
     )
     signs = found(broken)
     assert "2 x SandboxDied (step 6)" in signs["unmeasured trials"].text
     assert signs["unmeasured trials"].look == "t1 log cat . --kind TrialFailed"
     assert "1 x infra" in signs["unmeasured gradings"].text
+    assert "Of tasks: l1-5 (1 of 1)" in signs["unmeasured gradings"].text
     assert "graded" not in signs["unmeasured gradings"].text
 
 
