@@ -41,6 +41,8 @@ class RunConfig:
     """Restarts of one actor, within ten minutes, before the run gives up."""
     backoff_s: float = 0.1
     backoff_max_s: float = 10.0
+    low_disk_mb: int = 256
+    """While less is free where the run is written, no step opens: what is under way has room to end. 0 turns it off."""
 
 
 @dataclass(frozen=True)

@@ -221,6 +221,18 @@ class ActorStopped(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class DiskLow(Event, frozen=True, kw_only=True):
+    """Less is free where the run is written than ``run.low_disk_mb`` asks for: no step opens until DiskFreed."""
+
+    free_bytes: int
+
+
+class DiskFreed(Event, frozen=True, kw_only=True):
+    """There is room again."""
+
+    free_bytes: int
+
+
 class JournalCut(Event, frozen=True, kw_only=True):
     """The machine was lost before all was on its disk: of ``journal`` everything from ``from_sequence`` on was set aside
     before this session began, because it was not whole or rested on what is not (``reason``). ``path`` (relative to the run
@@ -640,7 +652,8 @@ class ModelExported(Event, frozen=True, kw_only=True):
 
 AnyEvent = Union[  # noqa: UP007  (X | Y would be one very long line)
     EffectIntended, EffectFinished, CancelRequested, TimerFired, ProgressReported,
-    RunStarted, StopRequested, ActorStarted, ActorReady, ActorStopped, ReplicaReclaimed, JournalCut, RunStopped,
+    RunStarted, StopRequested, ActorStarted, ActorReady, ActorStopped, ReplicaReclaimed, JournalCut, DiskLow, DiskFreed,
+    RunStopped,
     StepOpened, BarrierOpened, WeightsOffered, WeightsPublished, RunFinished, RunFailed, RunPaused,
     SandboxRequested, SandboxReady, TurnExecuted, SandboxRestored, ObservationDiverged, SandboxSealed, SandboxReclaimed,
     TrialFailed,

@@ -9,6 +9,7 @@ Guarantees:
 - Once a stop is requested nothing opens: when no rollout is under way and the next step could open, RunPaused says so, once a
   session. The next RunStarted takes both back and goes on where this one stopped. A run with nothing left to open simply
   finishes.
+- While the disk is low nothing opens either, and no barrier that would open something: what is under way comes to its end.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from t1actors.events import (
     BatchShort,
     CriticInitialised,
     CriticUpdated,
+    DiskFreed,
+    DiskLow,
     GenerationQuiesced,
     ModelExported,
     Payload,
@@ -91,6 +94,7 @@ class PublisherState:
     stopping: bool = False
     """A stop was requested in this session."""
     paused: bool = False
+    disk_low: bool = False
 
 
 class Publisher:
@@ -112,6 +116,9 @@ class Publisher:
         match event:
             case RunStarted():
                 state.session, state.stopping, state.paused = event.session, False, False
+                state.disk_low = False
+            case DiskLow() | DiskFreed():
+                state.disk_low = isinstance(event, DiskLow)
             case StopRequested():
                 state.stopping = True
             case RunPaused():
@@ -181,6 +188,7 @@ class Publisher:
                 | CriticUpdated()
                 | BatchSealed()
                 | ModelExported()
+                | DiskFreed()
             ):
                 return self._advance(state)
             case GenerationQuiesced() | WeightsLoaded() if state.barrier is not None:
@@ -261,7 +269,7 @@ class Publisher:
                 final = state.initial if last is None else state.updated[last]
                 return Decision(events=[RunFinished(steps=following, version=final.digest)])
             return NOTHING
-        if not self._may_open(state, following):
+        if state.disk_low or not self._may_open(state, following):
             return NOTHING
         if self._version_for(state, following).digest != state.published:
             step = following - 1 if following == 0 or self._schedule.purpose(following) == "evaluate" else following - 2

@@ -19,6 +19,8 @@ from t1actors.events import (
     BatchSealed,
     BatchShort,
     CriticUpdated,
+    DiskFreed,
+    DiskLow,
     JournalCut,
     ObservationDiverged,
     RunFailed,
@@ -107,6 +109,14 @@ def _happenings(view: RunView, event: AnyEvent | UnknownEvent) -> list[Happening
             return [Happening("run_paused", f"paused before step {event.step}", {"step": event.step})]
         case ActorStarted() | ActorReady() | ActorStopped():
             return _of_actor(view, event)
+        case DiskLow():
+            text = (
+                f"only {size(event.free_bytes)} of disk are free: no step opens until there is more (run.low_disk_mb)"
+            )
+            return [Happening("disk_low", text, {"free_bytes": event.free_bytes})]
+        case DiskFreed():
+            text = f"{size(event.free_bytes)} of disk are free again: the run goes on"
+            return [Happening("disk_freed", text, {"free_bytes": event.free_bytes})]
         case JournalCut():
             text = (
                 f"journal {event.journal} was cut before event {event.from_sequence:,}, {event.reason}; the rest, "

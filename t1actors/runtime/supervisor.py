@@ -11,6 +11,7 @@ Guarantees:
 - If the supervisor itself is killed, the actors end with it; starting it again on the same run directory resumes the
   run. If the machine was lost and nothing had been flushed, the journals are first cut to what fits together; each cut is an
   event.
+- Too little free disk is an event, before a full one ends the run; so is that there is room again.
 - No torch here: what actors import is theirs.
 
 Left to others: displays read the log; which actors there are is the caller's plan.
@@ -21,6 +22,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shutil
 import signal
 import threading
 from collections.abc import AsyncIterator, Generator, Mapping
@@ -32,7 +34,16 @@ from typing import Literal
 import anyio
 
 from t1actors.config import Config, digest, from_toml, to_toml
-from t1actors.events import ActorReady, ActorStarted, ActorStopped, JournalCut, RunStopped, StopRequested
+from t1actors.events import (
+    ActorReady,
+    ActorStarted,
+    ActorStopped,
+    DiskFreed,
+    DiskLow,
+    JournalCut,
+    RunStopped,
+    StopRequested,
+)
 from t1actors.log.filelog import FileLog
 from t1actors.runtime.actor_log import log_tail
 from t1actors.runtime.child import Child
@@ -48,6 +59,10 @@ from t1actors.runtime.restarts import Restarts
 
 REAP_EVERY_S = 5.0
 """How often adopted processes that ended are reaped."""
+DISK_EVERY_S = 2.0
+"""How often it is asked how much of the disk is free."""
+DISK_ENOUGH = 1.25
+"""Times the low mark must be free before the disk is not low any more: so that it does not go back and forth."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +185,7 @@ class _Supervisor:
             async with anyio.create_task_group() as watching:
                 watching.start_soon(self._follow_conclusion)
                 watching.start_soon(self._reap_orphans)
+                watching.start_soon(self._watch_disk)
                 if signals is not None:
                     watching.start_soon(self._follow_signals, signals)
                 async with anyio.create_task_group() as keeping:
@@ -318,6 +334,19 @@ class _Supervisor:
         with anyio.move_on_after(self._plan.stop_grace_s):
             await self._kill_now.wait()
         life.child.kill()
+
+    async def _watch_disk(self) -> None:
+        mark = self._plan.config.run.low_disk_mb * 1_000_000
+        low = False
+        while mark:
+            free = shutil.disk_usage(self._plan.run_dir).free
+            if not low and free < mark:
+                low = True
+                await self._chronicle.record([DiskLow(free_bytes=free)])
+            elif low and free >= mark * DISK_ENOUGH:
+                low = False
+                await self._chronicle.record([DiskFreed(free_bytes=free)])
+            await anyio.sleep(DISK_EVERY_S)
 
     async def _reap_orphans(self) -> None:
         while True:

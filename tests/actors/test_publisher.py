@@ -18,6 +18,8 @@ from t1actors.events import (
     BatchSealed,
     BatchShort,
     CriticInitialised,
+    DiskFreed,
+    DiskLow,
     GenerationQuiesced,
     ModelExported,
     Payload,
@@ -264,6 +266,42 @@ def started(session: int) -> RunStarted:
     return RunStarted(
         run="r", config_digest="", config_toml="", code_version="", environment={}, resumed=session > 1, session=session
     )
+
+
+def test_while_the_disk_is_low_nothing_opens_and_what_is_under_way_comes_to_its_end(bench: Bench) -> None:
+    bench.start()
+    bench.seal(0)
+    bench.send(critic_updated(0))
+    bench.send(actor_updated(0, "v1"))
+    assert bench.send(DiskLow(free_bytes=1)) == []
+    assert bench.seal(1) == []  # the barrier that would open step 2 stays shut
+    bench.send(critic_updated(1))
+    assert bench.send(actor_updated(1, "v2")) == []
+    [barrier] = bench.send(DiskFreed(free_bytes=10**12))
+    assert isinstance(barrier, BarrierOpened)
+    _, opened = bench.answer(barrier.step, "v1")
+    assert isinstance(opened, StepOpened)
+    assert (opened.step, opened.version) == (2, "v1")
+
+
+def test_a_barrier_that_is_open_when_the_disk_gets_low_is_not_left_open(bench: Bench) -> None:
+    bench.start()
+    bench.seal(0)
+    bench.send(critic_updated(0))
+    bench.send(actor_updated(0, "v1"))
+    [barrier] = bench.seal(1)
+    assert isinstance(barrier, BarrierOpened)
+    bench.send(DiskLow(free_bytes=1))
+    assert [type(event) for event in bench.answer(barrier.step, "v1")] == [WeightsPublished, StepOpened]
+
+
+def test_a_session_that_begins_asks_anew_whether_the_disk_is_low(bench: Bench) -> None:
+    bench.send(DiskLow(free_bytes=1))
+    bench.send(
+        RunStarted(run="r", config_digest="", config_toml="", code_version="", environment={}, resumed=True, session=2)
+    )
+    bench.start()
+    assert [opened.step for opened in bench.opened] == [0, 1]
 
 
 STOP = StopRequested(by="SIGINT")

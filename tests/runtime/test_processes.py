@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -19,6 +20,8 @@ from t1actors.events import (
     ActorReady,
     ActorStarted,
     ActorStopped,
+    DiskFreed,
+    DiskLow,
     GenerationQuiesced,
     RunPaused,
     RunStarted,
@@ -408,3 +411,18 @@ def test_a_run_is_not_resumed_with_a_configuration_that_was_edited(tmp_path):
 def test_supervisor_and_actor_process_import_no_torch():
     code = "import sys, t1actors.runtime.supervisor, t1actors.runtime.process; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_disk_that_gets_low_and_is_freed_is_told_once_each(tmp_path, monkeypatch):
+    free = iter([300, 200, 100, 100, 260, 330, 330])
+    latest = [0]
+
+    def usage(path):
+        latest[0] = next(free, latest[0])
+        return SimpleNamespace(free=latest[0] * 1_000_000)
+
+    monkeypatch.setattr("t1actors.runtime.supervisor.shutil.disk_usage", usage)
+    monkeypatch.setattr("t1actors.runtime.supervisor.DISK_EVERY_S", 0.01)
+    assert supervised(plan(tmp_path, total=200)).reason == "finished"
+    told = [event.free_bytes for event in events(tmp_path, "supervisor", (DiskLow, DiskFreed))]
+    assert told == [200_000_000, 330_000_000]
