@@ -23,7 +23,7 @@ from typing import Any
 
 from bench.sections import RESULTS, update
 
-BENCHMARKS = ("engine", "train", "sandbox", "log", "run")
+BENCHMARKS = ("engine", "train", "sandbox", "journal", "log", "run")
 HEAD = """# Results
 
 Written by commands; don't edit. Speed: `just bench`, {date}, {minutes:.1f} minutes, `{command}`. Learning: `just learning`;
