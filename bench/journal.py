@@ -251,7 +251,8 @@ def waking_table(sizes: Sizes) -> Table:
         ("wakes", "median us", "99 % us", "largest us"),
         ((len(ordered), median, high, ordered[-1]),),
         "The writer flushes every frame. The clock starts when the flush has returned, before the durable end is written, "
-        f"and stops when a trio task, woken by inotify, has read and decoded the frame. Target: 250 us at the median: {verdict}.",
+        "and stops when a trio task, woken by inotify, has read and decoded the frame. Target: 250 us at the median: "
+        f"{verdict}.",
     )
 
 
