@@ -32,6 +32,10 @@ class Disk:
         self._flushed: dict[Path, bytes] = {}
         self._names: dict[Path, dict[str, Path]] = {}
         """By directory: the names that are durable."""
+        self._open: set[int] = set()
+        patch.setattr(os, "open", self._opened(os.open))
+        patch.setattr(os, "close", self._closed(os.close))
+        self._close = os.close
         for name in ("pwrite", "fsync", "fdatasync", "ftruncate", "truncate", "unlink", "replace", "rename"):
             patch.setattr(os, name, self._watched(name, getattr(os, name)))
         for path in [root, *(path for path in root.rglob("*"))]:
@@ -57,6 +61,22 @@ class Disk:
 
         return watched
 
+    def _opened(self, call: Callable[..., int]) -> Callable[..., int]:
+        def opened(*arguments: Any, **more: Any) -> int:
+            descriptor = call(*arguments, **more)
+            if self._place(descriptor) is not None:
+                self._open.add(descriptor)
+            return descriptor
+
+        return opened
+
+    def _closed(self, call: Callable[[int], None]) -> Callable[[int], None]:
+        def closed(descriptor: int) -> None:
+            self._open.discard(descriptor)
+            call(descriptor)
+
+        return closed
+
     def _place(self, what: int | str | os.PathLike[str]) -> Path | None:
         path = Path(os.readlink(f"/proc/self/fd/{what}")) if isinstance(what, int) else Path(what)
         return path if path.is_relative_to(self.root) else None
@@ -68,7 +88,9 @@ class Disk:
             self._flushed[path] = path.read_bytes()
 
     def crash(self, to: Path, draw: random.Random) -> None:
-        """What the disk holds now, as the new directory ``to``."""
+        """What the disk holds now, as the new directory ``to``. What was open is closed: its process is gone."""
+        for descriptor in sorted(self._open):
+            self._close(descriptor)
         self._copy(self.root, to, draw)
 
     def _copy(self, directory: Path, to: Path, draw: random.Random) -> None:

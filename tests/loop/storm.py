@@ -33,6 +33,7 @@ from t1actors.runtime.supervisor import RunResult, supervise
 from tests.loop.dying_process import PLAN, TOLD
 
 ACTORS = ("publisher", "pool", "sampler", "verifier", "assembler", "critic", "actor")
+ROOT = Path(__file__).parents[2]
 STARTS = ("opened", "recovered")
 Deaths = dict[str, list[tuple[str, str, int]]]
 """By actor, for each incarnation in turn: when, of which kind, and the how manieth time that it comes there."""
@@ -57,7 +58,9 @@ def run_once(run_dir: Path, *sets: str, preset: str = "nano", deaths: Deaths | N
     config = cfg.resolve(preset=preset, sets=[*SETS, *sets]).config
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / PLAN).write_text(json.dumps(deaths or {}))
-    plan = replace(run_plan(run_dir, config), program="tests.loop.dying_process")
+    plan = run_plan(run_dir, config)
+    env = {**plan.env, "PYTHONPATH": str(ROOT)}  # where these tests are
+    plan = replace(plan, program="tests.loop.dying_process", env=env)
     return trio.run(supervise, plan)
 
 
@@ -149,7 +152,7 @@ def killed_supervisor(run_dir: Path, after_s: float, *sets: str) -> int | None:
     """Start the run, or go on with it, as a process of its own, and kill -9 that process after so long. Returns its exit
     status if it ended first."""
     command = [sys.executable, "-m", "tests.loop.storm", str(run_dir), *sets]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             return process.wait(after_s)
         except subprocess.TimeoutExpired:
