@@ -26,14 +26,17 @@ GROUP_DEADLINE_S = 5.0
 class Child:
     """One actor's process, its status line and its end."""
 
-    def __init__(self, run_dir: Path, name: str, factory: str, *, program: str, env: Mapping[str, str]) -> None:
-        """Starts ``program``, a module that does what ``runtime.process`` does. Raises ``OSError``."""
+    def __init__(
+        self, run_dir: Path, name: str, factory: str, *, program: str, beat_s: float, env: Mapping[str, str]
+    ) -> None:
+        """Starts ``program``, a module that does what ``runtime.process`` does, and is to say every ``beat_s`` seconds that
+        it lives. Raises ``OSError``."""
         self.name = name
         self.log_path = run_dir / "logs" / f"{name}.log"
         self._status, status = os.pipe()
         os.set_blocking(self._status, False)
         log = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        options = ["--lifeline", "--status-fd", str(status)]
+        options = ["--lifeline", "--status-fd", str(status), "--beat-s", f"{beat_s:g}"]
         try:
             self._process = subprocess.Popen(
                 # -P: what lies in the user's working directory must not stand in for a library.

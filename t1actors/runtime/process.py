@@ -5,8 +5,8 @@ A plain command that a supervisor, systemd or Slurm can start. It reads ``RUN_DI
 
 Guarantees: SIGTERM is a clean stop (what was applied is committed; exit status 0). With ``--lifeline``, end of file
 on stdin means that the supervisor is dead: the whole process group ends at once, however busy the event loop is.
-With ``--status-fd N`` it writes the lines ``opened EPOCH``, ``ready`` and, when it fails, ``failed REASON``. Exit
-status 78 says that a restart cannot help.
+With ``--status-fd N`` it writes the lines ``opened EPOCH``, ``ready``, ``alive`` every ``--beat-s`` seconds for as long as
+its event loop runs, and, when it fails, ``failed REASON``. Exit status 78 says that a restart cannot help.
 
 There is no parent-death signal: that one fires when the *thread* that started the child ends, and event loops start
 children from worker threads that come and go.
@@ -64,6 +64,7 @@ class Arguments:
     factory: str
     status_fd: int | None
     lifeline: bool
+    beat_s: float
 
 
 class Status:
@@ -130,7 +131,13 @@ async def _serve(arguments: Arguments, status: Status, moments: Moments) -> None
                 async for _ in signals:
                     tasks.cancel_scope.cancel()
 
+            async def beat() -> None:
+                while True:
+                    status.tell("alive")
+                    await anyio.sleep(arguments.beat_s)
+
             tasks.start_soon(stop_when_told)
+            tasks.start_soon(beat)
             await host_actor(
                 factory,
                 name=arguments.name,
@@ -172,6 +179,7 @@ def _parse(argv: Sequence[str] | None) -> Arguments:
     parser.add_argument("name")
     parser.add_argument("factory", help="package.module:attribute")
     parser.add_argument("--status-fd", type=int)
+    parser.add_argument("--beat-s", type=float, default=30.0)
     parser.add_argument("--lifeline", action="store_true", help="end when stdin ends")
     return Arguments(**vars(parser.parse_args(argv)))
 

@@ -3,6 +3,7 @@
 Guarantees:
 - Whoever dies is started again, after its whole process group is gone, until its restart budget is spent; then the
   run fails and names the actor. A failure that a restart cannot heal fails the run at once.
+- Who is not ready in time, or hangs, is killed and started again, too, and the reason is recorded.
 - Every start, readiness and end of an actor is an event in the journal ``supervisor``, durable before the next one
   begins. ActorStarted comes after the actor holds its journal and carries the epoch which that journal gave it.
 - SIGINT: a stop after the phase. It is recorded as StopRequested; the concluding actor answers RunPaused where nothing is
@@ -59,6 +60,10 @@ from t1actors.runtime.restarts import Restarts
 
 REAP_EVERY_S = 5.0
 """How often adopted processes that ended are reaped."""
+BEATS = 4
+"""How often an actor says that it lives, in the time after which it counts as hung."""
+SECOND_CHANCE_S = 10.0
+"""Silence is asked about once more: the supervisor itself may have stood still (Ctrl-Z, a machine that was suspended)."""
 DISK_EVERY_S = 2.0
 """How often it is asked how much of the disk is free."""
 DISK_ENOUGH = 1.25
@@ -90,7 +95,9 @@ class RunPlan:
     program: str = "t1actors.runtime.process"
     """The module that hosts an actor as one process."""
     stop_grace_s: float = 10.0
-    ready_deadline_s: float = 300.0
+    ready_deadline_s: float = 600.0
+    silence_s: float = 120.0
+    """A ready actor that says nothing for so long hangs: it is killed, and started again."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +160,9 @@ class _Life:
     started_s: float
     epoch: int = 0
     reason: str = ""
+    ready: bool = False
+    heard_s: float = 0.0
+    """When it last said something."""
 
 
 class _Supervisor:
@@ -261,7 +271,14 @@ class _Supervisor:
         config = self._plan.config.run
         restarts = Restarts(config.restart_budget, config.backoff_s, config.backoff_max_s)
         while not self._stopping.is_set():
-            child = Child(self._plan.run_dir, actor.name, actor.factory, program=self._plan.program, env=self._plan.env)
+            child = Child(
+                self._plan.run_dir,
+                actor.name,
+                actor.factory,
+                program=self._plan.program,
+                beat_s=self._plan.silence_s / BEATS,
+                env=self._plan.env,
+            )
             life = self._lives[actor.name] = _Life(child, self._clock.monotonic())
             exit_code = await self._accompany(life)
             del self._lives[actor.name]
@@ -291,6 +308,7 @@ class _Supervisor:
         """From its start to its end; its exit code once nothing of its group is left."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._listen, life)
+            tasks.start_soon(self._miss, life)
             tasks.start_soon(self._stop_in_time, life)
             await life.child.exited()
             tasks.cancel_scope.cancel()
@@ -302,6 +320,7 @@ class _Supervisor:
         with anyio.move_on_after(self._plan.ready_deadline_s) as scope:
             async for line in life.child.lines():
                 word, _, rest = line.partition(" ")
+                life.heard_s = self._clock.monotonic()
                 if word == "opened":
                     life.epoch = int(rest)
                     name = life.child.name
@@ -309,6 +328,7 @@ class _Supervisor:
                     await self._chronicle.record([started])
                 elif word == "ready":
                     scope.deadline = float("inf")
+                    life.ready = True
                     seconds = self._clock.monotonic() - life.started_s
                     rss_bytes = _rss_bytes(life.child.pid)
                     name, epoch = life.child.name, life.epoch
@@ -320,6 +340,20 @@ class _Supervisor:
         if scope.cancelled_caught:
             life.reason = f"not ready within {self._plan.ready_deadline_s:.0f} s"
             life.child.kill()
+
+    async def _miss(self, life: _Life) -> None:
+        """Kills an actor that was ready and has fallen silent: stopped by a signal, or with an event loop that hangs."""
+        silence_s = self._plan.silence_s
+        while True:
+            await anyio.sleep(silence_s / BEATS)
+            if not life.ready or self._clock.monotonic() - life.heard_s < silence_s:
+                continue
+            noticed_s = self._clock.monotonic()
+            await anyio.sleep(min(SECOND_CHANCE_S, silence_s))
+            if life.heard_s < noticed_s:
+                life.reason = f"no sign of life for {self._clock.monotonic() - life.heard_s:.0f} s"
+                life.child.kill()
+                return
 
     def _last_words(self, life: _Life, line: str) -> None:
         word, _, rest = line.partition(" ")

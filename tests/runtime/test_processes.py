@@ -426,3 +426,19 @@ def test_a_disk_that_gets_low_and_is_freed_is_told_once_each(tmp_path, monkeypat
     assert supervised(plan(tmp_path, total=200)).reason == "finished"
     told = [event.free_bytes for event in events(tmp_path, "supervisor", (DiskLow, DiskFreed))]
     assert told == [200_000_000, 330_000_000]
+
+
+def test_an_actor_that_stands_still_is_killed_and_started_again(tmp_path):
+    """Stopped by a signal: it is not dead, holds its journal, and does nothing."""
+
+    async def stop():
+        await until(lambda: len(events(tmp_path, "supervisor", ActorReady)) == 3)
+        started = {event.actor: event.pid for event in events(tmp_path, "supervisor", ActorStarted)}
+        os.kill(started["triple"], signal.SIGSTOP)
+
+    found = replace(plan(tmp_path, total=400), silence_s=0.8)
+    assert supervised(found, stop).reason == "finished"
+    [death] = [event for event in events(tmp_path, "supervisor", ActorStopped) if event.exit_code]
+    assert (death.actor, death.exit_code) == ("triple", -signal.SIGKILL)
+    assert death.reason.startswith("no sign of life for")
+    assert_exact(tmp_path, 400)
