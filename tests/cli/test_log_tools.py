@@ -9,8 +9,12 @@ import time
 import pytest
 
 from t1actors.cli.main import main
+from t1actors.events import decode
+from t1actors.log.blobs import FileBlobs
 from t1actors.log.filelog import FileLog
+from t1actors.log.merged import merged
 from t1actors.log.segments import segment_path
+from t1actors.payloads import payloads_of
 from tests.observe.recorded import Recorder, half_a_run, whole_run
 
 
@@ -131,3 +135,29 @@ def test_a_run_that_goes_on_is_not_salvaged(tmp_path, capsys):
     assert "stop the run first" in capsys.readouterr().err
     recorder.close()
     shutil.rmtree(directory)
+
+
+def test_sweep_deletes_what_no_event_names_and_nothing_else(recorded, capsys):
+    blobs = FileBlobs(recorded / "blobs", "process")
+    events = [decode(entry.raw) for entry in merged(FileLog(recorded / "log"))]
+    named = {payload.digest: payload for event in events for _, payload in payloads_of(event)}
+    held = blobs.put(next(payload.inline for payload in named.values() if payload.inline))
+    garbage = blobs.put(b"named by nobody" * 2000)
+    half = blobs.path(garbage).with_name(f".{garbage}.0123")
+    half.write_bytes(b"half")
+    assert main(["log", "sweep", str(recorded), "--dry-run"]) == 0
+    assert "1 blobs that no event names and 1 files that are no blobs would be deleted: 30" in capsys.readouterr().out
+    assert blobs.has(garbage)
+    assert main(["log", "sweep", str(recorded)]) == 0
+    assert list(blobs.digests()) == [held]
+    assert not half.exists()
+    assert main(["log", "sweep", str(recorded)]) == 0
+    assert "0 blobs that no event names and 0 files" in capsys.readouterr().out
+
+
+def test_a_run_that_goes_on_is_not_swept(tmp_path, capsys):
+    directory = tmp_path / "runs" / "live"
+    recorder = made(directory, half_a_run)
+    assert main(["log", "sweep", str(directory)]) == 1
+    assert "stop the run first" in capsys.readouterr().err
+    recorder.close()
