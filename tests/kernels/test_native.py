@@ -1,11 +1,15 @@
 """The compiled kernels: one result, whatever the instruction set."""
 
+import sys
+
 import pytest
 import torch
+from blake3 import blake3
 from t1kernels.exact import ExactSum
 from t1kernels.fingerprint import operations
 from t1kernels.hashes import differences
 from t1kernels.native import NativeKernels, NativeUnavailable
+from t1kernels.native.library import INTERFACE, PLAIN, SIGNATURES, library
 from t1kernels.padded import PaddedKernels
 from t1kernels.samples import values
 
@@ -55,3 +59,22 @@ def test_a_tensor_with_gaps_is_refused_and_not_read_wrongly() -> None:
     apart = torch.full((8,), 1.0)[::2]
     with pytest.raises(ValueError, match="has gaps"):
         kernels.draw(logits, apart, torch.full((4,), 0.5, dtype=torch.float64))
+
+
+def test_the_interfaces_number_is_raised_with_its_signatures() -> None:
+    """Python and the compiled file must agree in every argument: a mismatch reads and writes anywhere."""
+    signatures = repr([(name, [str(t) for t in (r, *a)]) for name, (r, a) in [*SIGNATURES.items(), *PLAIN.items()]])
+    assert (INTERFACE, blake3(signatures.encode()).hexdigest()[:16]) == (1, "13e2b148fcc76505"), (
+        "raise INTERFACE, here and in portable.c"
+    )
+
+
+def test_a_library_of_another_interface_is_refused_before_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    implementation("native")
+    monkeypatch.setattr(sys.modules["t1kernels.native.library"], "INTERFACE", 0)
+    library.cache_clear()
+    try:
+        with pytest.raises(NativeUnavailable, match="compiled from other sources"):
+            library()
+    finally:
+        library.cache_clear()

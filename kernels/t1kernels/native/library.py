@@ -31,12 +31,19 @@ def library() -> ctypes.CDLL:
             "(Debian or Ubuntu: apt-get install gcc)"
         )
     try:
-        return ctypes.CDLL(str(path))
+        loaded = ctypes.CDLL(str(path))
     except OSError as error:
         raise NativeUnavailable(
             f"{path} cannot be loaded here ({error}); install the package again on this machine"
         ) from error
+    interface = getattr(loaded, "t1_interface", None)
+    if interface is None or interface() != INTERFACE:  # called all the same, they would read and write anywhere
+        raise NativeUnavailable(f"{path} was compiled from other sources than these; install again: pip install -e .")
+    return loaded
 
+
+INTERFACE = 1
+"""Of the signatures below; ``t1_interface`` in portable.c says the same. One more when one of them changes."""
 
 _P, _I, _F, _D, _N = c_void_p, c_int64, c_float, c_double, c_int
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {

@@ -30,6 +30,8 @@ void t1_dispatch(int64_t N, int64_t K, int64_t E, const int64_t *experts, int64_
     for (int64_t e = E; e > 0; e--) offset[e] = offset[e - 1];
     offset[0] = 0;
 }
+/* As INTERFACE in library.py: which functions there are and what they take. */
+int t1_interface(void) { return 1; }
 int t1_has_avx2(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
