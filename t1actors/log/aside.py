@@ -212,8 +212,8 @@ def _cut(directory: Path, good: Position) -> None:
     """The journal ends at ``good``. From the end to the start, so that what is left is always a journal."""
     for segment in reversed(list_segments(directory)):
         path = segment_path(directory, segment)
-        if segment > good.segment or (path.stat().st_size > good.offset and segment == good.segment):
-            seal_path(directory, segment).unlink(missing_ok=True)
+        if segment >= good.segment:
+            seal_path(directory, segment).unlink(missing_ok=True)  # of more than is left; opening makes it again
         if segment > good.segment:
             path.unlink()
         elif segment == good.segment:

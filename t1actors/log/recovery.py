@@ -111,9 +111,10 @@ def _durable_end(journal: str, directory: Path, segments: list[int]) -> Position
         if any(segment_path(directory, segment).stat().st_size for segment in segments):
             raise JournalDamaged(journal, 0, 0, f"frames are there but the durable end {path} is missing")
         return START
-    missing = [segment for segment in range(durable.segment + 1) if segment not in segments]
-    if missing and durable != START:
-        raise JournalDamaged(journal, missing[0], 0, f"segment file is missing below the durable end {durable}")
+    # Not by counting up to the durable end: a flipped bit may have made that a number beyond all memory.
+    missing = next((number for number, segment in enumerate(segments) if segment != number), len(segments))
+    if missing <= durable.segment and durable != START:
+        raise JournalDamaged(journal, missing, 0, f"segment file is missing below the durable end {durable}")
     return durable
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -89,9 +90,10 @@ def test_a_blob_changed_after_it_was_verified_is_verified_again(tmp_path: Path):
 
 def test_many_large_blobs_in_use_do_not_need_a_descriptor_each_when_small(tmp_path: Path):
     blobs = FileBlobs(tmp_path, "process")
+    gc.collect()  # what other tests left mapped
     before = len(os.listdir("/proc/self/fd"))
     views = [blobs.get(digest) for digest in blobs.put_many([os.urandom(20_000) for _ in range(50)])]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     assert len(views) == 50
 
 
