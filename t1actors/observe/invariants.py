@@ -138,10 +138,18 @@ class Invariants:
 
     def finish(self) -> list[Finding]:
         """All findings, errors first."""
+        open_now = [(j, s, i) for (j, _), (s, i) in self._intended.items() if i.effect_kind != TIMER]
         if self._finished:
-            open_now = [(j, s, i) for (j, _), (s, i) in self._intended.items() if i.effect_kind != TIMER]
             for journal, sequence, intent in open_now:
                 message = f"effect {intent.key} had begun and not ended when the run finished"
+                self.findings.append(Finding("note", journal, sequence, message))
+        else:
+            for journal in sorted({j for j, _, _ in open_now}):
+                mine = [(sequence, intent) for j, sequence, intent in open_now if j == journal]
+                sequence, oldest = min(mine, key=lambda held: held[0])
+                message = (
+                    f"{len(mine)} effects are open, the oldest {oldest.key}: going on performs them again by their keys"
+                )
                 self.findings.append(Finding("note", journal, sequence, message))
         return sorted(self.findings, key=lambda f: f.severity != "error")
 

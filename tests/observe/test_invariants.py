@@ -21,7 +21,7 @@ from t1actors.log.memory import MemoryLog
 from t1actors.log.merged import merged
 from t1actors.observe.invariants import Invariants, check_events
 from t1actors.observe.references import References
-from tests.observe.recorded import Recorder, payload, whole_run
+from tests.observe.recorded import Recorder, half_a_run, payload, whole_run
 
 replace = msgspec.structs.replace
 
@@ -213,3 +213,15 @@ def test_a_record_with_another_token_or_log_prob_than_was_sampled_is_an_error():
     ):
         [found] = references(on(TurnSampled, make, trial="s3.t0", turn=0))
         assert "trajectory of trial s3.t0: sampled token 0 is" in found.message
+
+
+def test_of_a_run_that_did_not_finish_the_open_effects_are_a_note_a_journal():
+    log = MemoryLog()
+    recorder = Recorder(log)
+    half_a_run(recorder)
+    recorder.close()
+    found = check_events(merged(log))
+    assert not [finding for finding in found if finding.severity == "error"]
+    assert [finding.message for finding in found if "are open" in finding.message] == [
+        "1 effects are open, the oldest step/0/actor: going on performs them again by their keys"
+    ]
