@@ -56,13 +56,11 @@ def cat(
     """
     log = open_run(run)
     choice = _choice(run, log, trial, step, actor, kind, as_json=as_json)
-    any_shown = False
     for entry in merged(log):
         line = choice.shown(entry)
         if line is not None:
-            any_shown = True
             print(line)
-    if not any_shown:
+    if not choice.found:
         raise CommandFailed(choice.nothing(run))
 
 
@@ -110,7 +108,7 @@ def tail(
         _print_all(last)
 
     anyio.run(print_all, backend="trio")
-    if not go_on and not choice.kinds_seen:
+    if not go_on and not choice.found:
         raise CommandFailed(choice.nothing(run))
 
 

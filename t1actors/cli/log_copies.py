@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -13,14 +12,11 @@ from t1actors.cli.errors import CommandFailed, WrongUsage
 from t1actors.cli.log import RunDirectory
 from t1actors.cli.numbers import Whole
 from t1actors.cli.progress import Progress
-from t1actors.events import decode
 from t1actors.log.blobs import FileBlobs
-from t1actors.log.merged import merged
 from t1actors.log.salvage import salvage as salvage_run
 from t1actors.log.sweep import sweep as sweep_blobs
 from t1actors.observe.follow import open_run
 from t1actors.observe.quantities import size
-from t1actors.payloads import payloads_of
 from t1actors.runtime.loss import Grounds
 
 
@@ -113,17 +109,7 @@ def sweep(
 
     Example: `t1 log sweep runs/latest --dry-run`
     """
-    log = open_run(run)
-    for name in log.journals():
-        holder = log.holder(name)
-        if holder is not None:
-            raise CommandFailed(f"journal {name}: process {holder.pid} is writing it; stop the run first")
-
-    def named() -> Iterator[str]:
-        for entry in merged(log):
-            yield from (payload.digest for _, payload in payloads_of(decode(entry.raw)))
-
-    swept = sweep_blobs(FileBlobs(run / "blobs"), named, delete=not dry_run)
+    swept = sweep_blobs(open_run(run), FileBlobs(run / "blobs"), delete=not dry_run)
     verb = "would be deleted" if dry_run else "deleted"
     print(
         f"{swept.blobs:,} blobs that no event names and {swept.other_files:,} files that are no blobs {verb}: "

@@ -25,7 +25,8 @@ SHOWN_ITEMS = 4
 @dataclass
 class Choice:
     """Which events to show, and how. Every event of the run must be given to ``shown``, in causal order: some say which step
-    or trial later ones belong to. ``kinds_seen`` are those of the events that only ``kinds`` leaves out."""
+    or trial later ones belong to. ``total`` events were given, ``found`` of them were asked for; ``kinds_seen`` are the kinds
+    of those that are left when ``kinds`` is not asked for."""
 
     trial: str | None = None
     step: int | None = None
@@ -33,6 +34,7 @@ class Choice:
     kinds: Sequence[str] = ()
     as_json: bool = False
     total: int = 0
+    found: int = 0
     kinds_seen: set[str] = field(default_factory=set[str])
     _attribution: Attribution = field(default_factory=Attribution)
 
@@ -55,6 +57,7 @@ class Choice:
         self.kinds_seen.add(kind)
         if self.kinds and kind.casefold() not in {k.casefold() for k in self.kinds}:
             return None
+        self.found += 1
         return _json(entry, plain) if self.as_json else _line(entry, plain)
 
     def nothing(self, run: object) -> str:

@@ -29,8 +29,13 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def is_digest(text: str) -> bool:
+    """Whether ``text`` can name a blob."""
+    return _DIGEST.fullmatch(text) is not None
+
+
 def _checked_name(digest: str) -> str:
-    if not _DIGEST.fullmatch(digest):
+    if not is_digest(digest):
         raise BlobError(f"{digest[:80]!r} does not name a blob: a name is 64 lower-case hexadecimal digits")
     return digest
 
@@ -124,7 +129,7 @@ class FileBlobs:
         if not self.root.is_dir():
             return
         for directory in sorted(path for path in self.root.iterdir() if path.is_dir()):
-            yield from sorted(name for name in os.listdir(directory) if _DIGEST.fullmatch(name))
+            yield from sorted(name for name in os.listdir(directory) if is_digest(name))
 
     def _is_whole(self, digest: str) -> bool:
         try:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from t1actors.log.errors import JournalDamaged, JournalFailed
+from t1actors.log.errors import JournalDamaged, JournalFailed, JournalFenced
 from t1actors.log.file_reader import FileJournalReader
 from t1actors.log.file_writer import Durability, FileJournalWriter
 from t1actors.log.inotify import InotifyWatch
@@ -80,6 +80,13 @@ class FileLog:
     def holder(self, name: str) -> Holder | None:
         """Who has the journal open for writing now; None when nobody has."""
         return holder_in(self.directory(name))
+
+    def refuse_if_written(self) -> None:
+        """For tools that need a log at rest. Raises ``JournalFenced`` naming who writes it."""
+        for name in self.journals():
+            holder = self.holder(name)
+            if holder is not None:
+                raise JournalFenced(f"journal {name}: process {holder.pid} is writing it; stop the run first")
 
     def directory(self, name: str) -> Path:
         """Where the journal's files are. For tools."""

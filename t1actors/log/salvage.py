@@ -13,7 +13,6 @@ from pathlib import Path
 
 from t1actors.log.aside import Aside, no_ground, set_aside
 from t1actors.log.blobs import FileBlobs
-from t1actors.log.errors import JournalFenced
 from t1actors.log.filelog import FileLog
 from t1actors.log.frame import Frame
 from t1actors.log.segments import end_path, list_segments
@@ -38,11 +37,7 @@ def salvage(
     """Make the run directory ``to`` of ``run``; a failure leaves none. ``ground``: as in ``log.aside.set_aside``.
     ``progress`` hears of blobs: done, total. Raises ``FileExistsError`` (of ``to``), ``OSError``, ``JournalFenced`` when the
     run is going on."""
-    log = FileLog(run / "log")
-    for name in log.journals():
-        holder = log.holder(name)
-        if holder is not None:
-            raise JournalFenced(f"journal {name}: process {holder.pid} is writing it; stop the run first")
+    FileLog(run / "log").refuse_if_written()
     to.mkdir(parents=True)
     try:
         _copy_files(run, to)

@@ -1,5 +1,7 @@
 """Blobs that nobody names: what a crash left between a blob and the frame that was to name it, and what a cut left unnamed.
 
+A name is looked for in every event as plain MessagePack, whatever its kind: also in those of a newer version.
+
 Guarantees: only blobs that no event of the whole log names are deleted, and files that are no blobs yet (a put cut short)
 or no more (``.damaged-``). The log must be at rest: of a run that goes on, a blob is there before its event is.
 """
@@ -7,11 +9,17 @@ or no more (``.damaged-``). The log must be at rest: of a run that goes on, a bl
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from t1actors.log.blobs import FileBlobs
+import msgspec
+
+from t1actors.log.blobs import FileBlobs, is_digest
+from t1actors.log.filelog import FileLog
+from t1actors.log.interface import Log
+from t1actors.log.merged import merged
 
 
 @dataclass(frozen=True)
@@ -24,9 +32,30 @@ class Swept:
     kept: int
 
 
-def sweep(blobs: FileBlobs, named: Callable[[], Iterator[str]], *, delete: bool) -> Swept:
-    """``named`` gives the digests that the log names. Raises what reading the log raises, then nothing was deleted."""
-    wanted = set(named())
+def named_digests(log: Log) -> set[str]:
+    """Whatever could be a blob's name in any event: 64 hexadecimal digits, at any depth. Raises as ``merged``."""
+    return {digest for entry in merged(log) for digest in _digests(msgspec.msgpack.decode(entry.raw))}
+
+
+def _digests(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            if is_digest(value):
+                yield value
+        case dict():
+            for one in cast("dict[object, object]", value).values():
+                yield from _digests(one)
+        case list():
+            for one in cast("list[object]", value):
+                yield from _digests(one)
+        case _:
+            pass
+
+
+def sweep(log: FileLog, blobs: FileBlobs, *, delete: bool) -> Swept:
+    """Raises ``JournalFenced`` while the run goes on, and what reading the log raises: then nothing was deleted."""
+    log.refuse_if_written()
+    wanted = named_digests(log)
     present = list(blobs.digests())
     garbage = [blobs.path(digest) for digest in present if digest not in wanted]
     others = list(_no_blobs(blobs.root))

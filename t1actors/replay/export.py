@@ -21,15 +21,14 @@ from typing import BinaryIO, cast
 
 import msgspec
 
-from t1actors.events import decode
 from t1actors.log.archive import NOTE, Exported
 from t1actors.log.aside import RESTS_ON_LOST, set_aside
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.check import check_journals, run_digest
 from t1actors.log.copies import copy_journals
 from t1actors.log.filelog import FileLog
-from t1actors.log.merged import merged
-from t1actors.payloads import Blobs, payloads_of
+from t1actors.log.sweep import named_digests
+from t1actors.payloads import Blobs
 from t1actors.replay.inputs import ReplayImpossible
 from t1actors.replay.report import ReplayReport
 from t1actors.replay.run import Replayer
@@ -126,13 +125,10 @@ def _damaged(run: Path, what: str) -> ExportRefused:
 
 def _named(log: FileLog, blobs: FileBlobs) -> list[str]:
     """All blobs that the log names and that are still kept, each checked."""
-    found: set[str] = set()
-    for entry in merged(log):
-        for _, payload in payloads_of(decode(entry.raw)):
-            if payload.inline is None and payload.digest not in found and blobs.has(payload.digest):
-                blobs.get(payload.digest)
-                found.add(payload.digest)
-    return sorted(found)
+    found = sorted(digest for digest in named_digests(log) if blobs.has(digest))
+    for digest in found:
+        blobs.get(digest)
+    return found
 
 
 def _replayed(log: FileLog, blobs: FileBlobs, step: int) -> tuple[ReplayReport, list[str]]:

@@ -6,12 +6,14 @@ import sys
 import tarfile
 import time
 
+import msgspec
 import pytest
 
 from t1actors.cli.main import main
 from t1actors.events import decode
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.filelog import FileLog
+from t1actors.log.frame import CommitHead
 from t1actors.log.merged import merged
 from t1actors.log.segments import segment_path
 from t1actors.payloads import payloads_of
@@ -69,6 +71,8 @@ def test_tail_follows_a_run_that_goes_on(tmp_path):
 def test_tail_says_why_it_shows_nothing(recorded, capsys):
     assert main(["log", "tail", str(recorded), "--trial", "s99.t1"]) == 1
     assert "is of --trial s99.t1" in capsys.readouterr().err
+    assert main(["log", "tail", str(recorded), "--kind", "Graten"]) == 1
+    assert "is of --kind Graten; without --kind there are: " in capsys.readouterr().err
 
 
 def test_export_packs_a_run_and_says_what_to_do_with_it(recorded, tmp_path, capsys):
@@ -161,3 +165,14 @@ def test_a_run_that_goes_on_is_not_swept(tmp_path, capsys):
     assert main(["log", "sweep", str(directory)]) == 1
     assert "stop the run first" in capsys.readouterr().err
     recorder.close()
+
+
+def test_sweep_keeps_what_an_event_of_a_newer_version_names(recorded, capsys):
+    blobs = FileBlobs(recorded / "blobs", "process")
+    named = [blobs.put(bytes([n]) * 20_000) for n in range(3)]
+    newer = {"kind": "Invented", "v": 9, "inside": [{"deep": named[0]}], "digest": named[1]}
+    writer = FileLog(recorded / "log", "process").open_writer("pool")
+    writer.append(CommitHead(), [msgspec.msgpack.encode(newer)])
+    writer.close()
+    assert main(["log", "sweep", str(recorded)]) == 0
+    assert sorted(blobs.digests()) == sorted(named[:2])
