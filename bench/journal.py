@@ -15,7 +15,7 @@ import os
 import sqlite3
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -107,6 +107,11 @@ class Sqlite:
         self._database.execute("BEGIN")
         self._database.executemany("INSERT INTO events (event) VALUES (?)", [(event,) for event in events])
         self._database.execute("COMMIT")
+
+    def events(self) -> Iterator[bytes]:
+        """All, in order."""
+        for (event,) in self._database.execute("SELECT event FROM events ORDER BY sequence"):
+            yield event
 
     def close(self) -> None:
         self._database.close()
@@ -278,7 +283,7 @@ def reading_table(sizes: Sizes) -> Table:
             reader.close()
 
         def select(*, parse: bool) -> None:
-            for (raw,) in database._database.execute("SELECT event FROM events ORDER BY sequence"):
+            for raw in database.events():
                 if parse:
                     decode(raw)
 

@@ -73,6 +73,13 @@ class Bench:
         assert isinstance(barrier, BarrierOpened)
         self.answer(barrier.step, "v0")
 
+    def train_step_zero(self) -> None:
+        """Steps 0 and 1 are open, 0 is sealed and trained to version v1."""
+        self.start()
+        self.seal(0)
+        self.send(critic_updated(0))
+        self.send(actor_updated(0, "v1"))
+
     def answer(self, step: int, digest: str) -> Sequence[AnyEvent]:
         [offered] = self.send(GenerationQuiesced(step=step, replica="sampler"))
         assert isinstance(offered, WeightsOffered)
@@ -111,10 +118,7 @@ def test_step_two_opens_only_when_step_zero_is_trained_and_step_one_is_sealed(be
 
 
 def test_a_step_trained_while_the_barrier_is_open_does_not_change_what_the_barrier_publishes(bench: Bench) -> None:
-    bench.start()
-    bench.seal(0)
-    bench.send(critic_updated(0))
-    bench.send(actor_updated(0, "v1"))
+    bench.train_step_zero()
     [barrier] = bench.seal(1)
     assert isinstance(barrier, BarrierOpened)
     bench.send(critic_updated(1))
@@ -269,10 +273,7 @@ def started(session: int) -> RunStarted:
 
 
 def test_while_the_disk_is_low_nothing_opens_and_what_is_under_way_comes_to_its_end(bench: Bench) -> None:
-    bench.start()
-    bench.seal(0)
-    bench.send(critic_updated(0))
-    bench.send(actor_updated(0, "v1"))
+    bench.train_step_zero()
     assert bench.send(DiskLow(free_bytes=1)) == []
     assert bench.seal(1) == []  # the barrier that would open step 2 stays shut
     bench.send(critic_updated(1))
@@ -285,10 +286,7 @@ def test_while_the_disk_is_low_nothing_opens_and_what_is_under_way_comes_to_its_
 
 
 def test_a_barrier_that_is_open_when_the_disk_gets_low_is_not_left_open(bench: Bench) -> None:
-    bench.start()
-    bench.seal(0)
-    bench.send(critic_updated(0))
-    bench.send(actor_updated(0, "v1"))
+    bench.train_step_zero()
     [barrier] = bench.seal(1)
     assert isinstance(barrier, BarrierOpened)
     bench.send(DiskLow(free_bytes=1))

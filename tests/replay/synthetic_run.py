@@ -34,9 +34,9 @@ from t1actors.models.checkpoint import weights_digest, weights_from_bytes, weigh
 from t1actors.payloads import Blobs, digest_of, pack, pack_array, unpack
 from t1actors.tito.record import TrajectoryRecord
 from t1actors.tito.record import encode as encode_record
-from t1actors.train.actor_step import actor_step, staleness
+from t1actors.train.actor_step import staleness
 from t1actors.train.batch import Batch, batch_digest
-from t1actors.train.critic_step import critic_step, estimate_values
+from t1actors.train.crew import Crew
 from t1actors.train.digests import encode_detail
 from t1actors.train.environment import environment
 from t1actors.train.networks import geometry_of, working_weights
@@ -71,7 +71,9 @@ class Journals:
             writer.close()
 
 
-def write_run(log: Log, blobs: Blobs, *, sweep: bool = True, config: Config = CONFIG) -> None:
+def write_run(log: Log, blobs: Blobs, *, sweep: bool = True, config: Config = CONFIG, crew: Crew | None = None) -> None:
+    """``crew``: the processes that compute the steps; None: this one."""
+    crew = crew or Crew(1, what="the run's crew")
     journals = Journals(log)
     journals.emit(
         "supervisor",
@@ -125,7 +127,7 @@ def write_run(log: Log, blobs: Blobs, *, sweep: bool = True, config: Config = CO
         batch = Batch.of(zip(records, rewards, strict=True), geometry_of(policy))
         if critic_drops_moments(previous, purpose):
             critic_now = critic_now.without_moments()
-        values = estimate_values(critic, critic_now, batch, config.train)
+        values = crew.estimate_values(critic, critic_now, batch, config.train)
         journals.emit(
             "critic",
             ValuesEstimated(
@@ -136,7 +138,9 @@ def write_run(log: Log, blobs: Blobs, *, sweep: bool = True, config: Config = CO
                 seconds=0.0,
             ),
         )
-        result = critic_step(critic, critic_now, batch, values.values_T, config.train, seed=config.run.seed, step=step)
+        result = crew.critic_step(
+            critic, critic_now, batch, values.values_T, config.train, seed=config.run.seed, step=step
+        )
         critic_now = result.state
         event = _critic_event(blobs, step, result, snapshot_due(critic_updates, config.train.snapshot_every))
         journals.emit("critic", event)
@@ -145,7 +149,7 @@ def write_run(log: Log, blobs: Blobs, *, sweep: bool = True, config: Config = CO
         if actor_lane(purpose) is not None:
             own, state = lane[-1]
             behaviours = {v: weights_from_bytes(unpack(blobs, weights[v])) for v in batch.versions if v != own}
-            trained = actor_step(
+            trained = crew.actor_step(
                 policy, state, behaviours, batch, values.values_T, config.train, seed=config.run.seed, step=step
             )
             behaviour, stale = staleness(batch, index, len(lane) - 1)

@@ -22,6 +22,7 @@ from t1actors.payloads import pack, unpack
 from t1actors.replay.inputs import fold_inputs, read_inputs
 from t1actors.replay.run import Replayer, replay
 from t1actors.train.batch import Batch
+from t1actors.train.crew import Crew
 from t1actors.train.digests import decode_detail, encode_detail
 from tests.replay.synthetic_run import PURPOSES, TRAINED, TRIALS, write_run
 
@@ -43,6 +44,20 @@ def swept(tmp_path_factory) -> Path:
     run_dir = tmp_path_factory.mktemp("swept")
     write_run(FileLog(run_dir / "log", "process"), FileBlobs(run_dir / "blobs", "process"), sweep=True)
     return run_dir
+
+
+def test_steps_that_two_ranks_recorded_replay_bit_exact_on_one_process(tmp_path: Path):
+    """And are the steps of one process: the logs of both are the same, event by event."""
+    alone = tmp_path / "alone"
+    write_run(FileLog(alone / "log", "process"), FileBlobs(alone / "blobs", "process"))
+    together = tmp_path / "together"
+    with Crew(2, what="the crew of two") as crew:
+        write_run(FileLog(together / "log", "process"), FileBlobs(together / "blobs", "process"), crew=crew)
+        assert len(crew.pids) == 1  # there was a second process
+    reports = list(Replayer.open(together).all())
+    assert len(reports) == len(PURPOSES)
+    assert all(report.bit_exact for report in reports), [report.text() for report in reports]
+    assert events_of(together) == events_of(alone)
 
 
 def events_of(run_dir: Path):

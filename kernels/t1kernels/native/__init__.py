@@ -238,7 +238,7 @@ class NativeKernels:
         out, softmax = torch.empty_like(query), torch.empty(rows, heads, 2)
         self.c.attend(
             rows, heads, keys_PGDT.shape[1], width, query.data_ptr(), _at(keys_PGDT), _at(values_PGTD),
-            _at(first_page_N), _at(position_N), scale, out.data_ptr(), _at(softmax),
+            _at(first_page_N), _at(position_N), scale, out.data_ptr(), softmax.data_ptr(),
         )  # fmt: skip
         return out.to(query_NQD.dtype), softmax
 
@@ -353,7 +353,7 @@ class NativeKernels:
         work = torch.empty(TILE_ROWS * TILE_WORDS)
         self.c.logprob(
             rows, vocabulary, width, hidden.data_ptr(), panels.forward.data_ptr(), ids.data_ptr(), temperature,
-            _type(hidden_RH), logprob.data_ptr(), entropy.data_ptr(), _at(softmax), work.data_ptr(),
+            _type(hidden_RH), logprob.data_ptr(), entropy.data_ptr(), softmax.data_ptr(), work.data_ptr(),
         )  # fmt: skip
         return logprob, entropy, softmax
 
