@@ -15,6 +15,7 @@ from t1actors.cli.run import ACTORS
 from t1actors.config import Config
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.interface import Log
+from t1actors.runtime.appending import Appending
 from t1actors.runtime.local import LocalResult, run_local
 from t1actors.runtime.process import load_factory
 
@@ -29,7 +30,7 @@ def temporary_directory() -> Generator[Path]:
         shutil.rmtree(path)
 
 
-def local_run(run_dir: Path, config: Config, log: Log, *, flush_in_thread: bool) -> LocalResult:
+def local_run(run_dir: Path, config: Config, log: Log, *, appending: Appending) -> LocalResult:
     """To its end. Raises ``ActorFailed``; ``RuntimeError`` when the run itself failed."""
     torch.set_num_threads(1)
     actors = [(name, load_factory(path)) for name, path in ACTORS.items()]
@@ -42,7 +43,7 @@ def local_run(run_dir: Path, config: Config, log: Log, *, flush_in_thread: bool)
             log=log,
             blobs=FileBlobs(run_dir / "blobs"),
             run_dir=run_dir,
-            flush_in_thread=flush_in_thread,
+            appending=appending,
         )
 
     result = trio.run(main)

@@ -24,6 +24,7 @@ from t1actors.log.filelog import FileLog
 from t1actors.log.frame import CommitHead
 from t1actors.log.interface import JournalWriter, Log
 from t1actors.log.memory import MemoryLog
+from t1actors.runtime.appending import Appending, in_thread, inline
 
 SHORT_RUN = ("schedule.evaluate=false", "schedule.recalibrate_steps=1", "schedule.train_steps=3")
 
@@ -63,11 +64,11 @@ def share_tables(sizes: Sizes) -> list[Table]:
 
         def on_disk() -> None:
             run_dir = folder / str(next(numbers))
-            _one_run(run_dir, config, FileLog(run_dir / "log", "machine"), disk_logs, flush_in_thread=True)
+            _one_run(run_dir, config, FileLog(run_dir / "log", "machine"), disk_logs, appending=in_thread())
 
         def in_memory() -> None:
             run_dir = folder / str(next(numbers))
-            _one_run(run_dir, config, MemoryLog(), memory_logs, flush_in_thread=False)
+            _one_run(run_dir, config, MemoryLog(), memory_logs, appending=inline)
 
         # One round uncounted: the first run also imports and compiles.
         found = interleaved({"disk": on_disk, "memory": in_memory}, rounds=sizes.pairs, warmups=1)
@@ -75,9 +76,9 @@ def share_tables(sizes: Sizes) -> list[Table]:
     return [_share(disk, memory, disk_logs[1:], memory_logs[1:]), _inside(disk, memory, disk_logs[1:], memory_logs[1:])]
 
 
-def _one_run(run_dir: Path, config: Config, log: Log, kept: list[MeteredLog], *, flush_in_thread: bool) -> None:
+def _one_run(run_dir: Path, config: Config, log: Log, kept: list[MeteredLog], *, appending: Appending) -> None:
     metered = MeteredLog(log)
-    local_run(run_dir, config, metered, flush_in_thread=flush_in_thread)
+    local_run(run_dir, config, metered, appending=appending)
     kept.append(metered)
 
 

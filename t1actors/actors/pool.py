@@ -10,9 +10,10 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import anyio
 
@@ -45,7 +46,7 @@ from t1actors.sandbox.admission import Admission, TokenBucket
 from t1actors.sandbox.backend import NamespaceBackend
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxUnavailable
 from t1actors.sandbox.errors import SandboxSealed as SealedMeanwhile
-from t1actors.sandbox.interface import Limits, RunRequest, RunResult, SandboxSpec
+from t1actors.sandbox.interface import Limits, RunRequest, RunResult, SandboxBackend, SandboxSpec
 from t1actors.sandbox.pool import SandboxPool
 from t1actors.tasks.layers import environment_layers
 from t1actors.tasks.task import Task, TaskError
@@ -98,18 +99,31 @@ class PoolState:
     history: History = field(default_factory=History)
 
 
+class Backend(SandboxBackend, Protocol):
+    """One that has to be held open."""
+
+    def running(self) -> AbstractAsyncContextManager[object]:
+        """Sandboxes are made and driven while this is open; they outlive it. Raises ``SandboxUnavailable``."""
+        ...
+
+
+def _namespaces(context: ActorContext) -> Backend:
+    return NamespaceBackend(context.run_dir / "sandboxes", name="pool")
+
+
 class Pool:
     """See the module."""
 
     reads = frozenset({"publisher", "sampler", "assembler"})
     effect_type = Create | Run | Seal | Reclaim
 
-    def __init__(self, context: ActorContext) -> None:
+    def __init__(self, context: ActorContext, make_backend: Callable[[ActorContext], Backend] | None = None) -> None:
+        """``make_backend``: what makes sandboxes; None: namespaces. Raises ``Unrecoverable``."""
         config = context.config
         self._config = config
         self._blobs = context.blobs
         self._tasks = TaskFiles(config.tasks, context.run_dir)
-        self._backend = NamespaceBackend(context.run_dir / "sandboxes", name="pool")
+        self._backend = (make_backend or _namespaces)(context)
         bucket = TokenBucket(config.sandbox.rate_per_s, config.sandbox.burst, monotonic=context.monotonic)
         admission = Admission(bucket, config.sandbox.max_live, monotonic=context.monotonic)
         self._pool = SandboxPool(self._backend, admission)

@@ -10,7 +10,7 @@ Guarantees:
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ import anyio
 import blake3
 from t1kernels.choice import kernels_called
 
-from t1actors.engine.interface import EngineError, GenerateRequest
+from t1actors.engine.interface import Engine, EngineError, GenerateRequest
 from t1actors.engine.torch_engine import TorchEngine
 from t1actors.events import (
     AnyEvent,
@@ -84,13 +84,30 @@ class SamplerState:
     offered: WeightsOffered | None = None
 
 
+def built_in_engine(context: ActorContext) -> Engine:
+    """Raises ``Unrecoverable``: the model and the configuration do not fit each other."""
+    config = context.config
+    try:
+        return TorchEngine(
+            model_folder(config.model.policy),
+            name=context.name,
+            dtype=config.model.sampler_dtype,
+            kernels=kernels_called(config.model.kernels),
+            max_live_sequences=config.rollout.max_live_sequences,
+            max_ids=config.rollout.max_ids,
+        )
+    except EngineError as error:
+        raise Unrecoverable(str(error)) from error
+
+
 class Sampler:
     """See the module."""
 
     reads = frozenset({"publisher", "pool", "assembler"})
     effect_type = Sample | Load | Wait
 
-    def __init__(self, context: ActorContext) -> None:
+    def __init__(self, context: ActorContext, make_engine: Callable[[ActorContext], Engine] | None = None) -> None:
+        """``make_engine``: of this replica; None: the built-in one. Raises ``Unrecoverable``."""
         config = context.config
         self._config = config
         self._blobs = context.blobs
@@ -98,19 +115,8 @@ class Sampler:
         number = re.fullmatch(r"sampler(\d*)", context.name)
         assert number is not None, f"a sampler replica is named sampler, sampler1, ...: {context.name}"
         self._replica = int(number[1] or 0)
-        folder = model_folder(config.model.policy)
-        self._harness = NativeHarness(Tokenizer.from_folder(folder))
-        try:
-            self._engine = TorchEngine(
-                folder,
-                name=context.name,
-                dtype=config.model.sampler_dtype,
-                kernels=kernels_called(config.model.kernels),
-                max_live_sequences=config.rollout.max_live_sequences,
-                max_ids=config.rollout.max_ids,
-            )
-        except EngineError as error:  # the model and the configuration do not fit each other
-            raise Unrecoverable(str(error)) from error
+        self._harness = NativeHarness(Tokenizer.from_folder(model_folder(config.model.policy)))
+        self._engine = (make_engine or built_in_engine)(context)
         self._state = SamplerState()
 
     def initial(self) -> SamplerState:

@@ -36,7 +36,8 @@ from t1actors.observe.happenings import Happening, happenings
 from t1actors.observe.view import RunView
 from t1actors.runtime.fingerprint import environment
 from t1actors.runtime.numerics import KernelsLacking, Numerics, Search, first_start, of_the_run
-from t1actors.runtime.supervisor import ActorPlan, RunPlan, RunResult, supervise
+from t1actors.runtime.plan import ActorPlan, RunPlan
+from t1actors.runtime.supervisor import RunResult, supervise
 from t1actors.tasks.choice import write_choice
 
 RUNS = Path("runs")

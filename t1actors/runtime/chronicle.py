@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 import anyio
-import anyio.to_thread
 
 from t1actors.config import Config, digest, from_toml, to_toml
 from t1actors.events import AnyEvent, Event, RunStarted, decode, encode
 from t1actors.log.interface import CommitHead, Log
+from t1actors.runtime.appending import Appending
 from t1actors.runtime.clock import Clock
 from t1actors.runtime.errors import RunDirectoryError
 from t1actors.runtime.numerics import Numerics, first_start
@@ -54,11 +55,11 @@ def check_configuration(log: Log, run_dir: Path, config: Config, kernels: str = 
 class Chronicle:
     """Opened with ``with``; raises ``JournalFenced`` when another supervisor has the run."""
 
-    def __init__(self, log: Log, *, clock: Clock, code: str, in_thread: bool) -> None:
+    def __init__(self, log: Log, *, clock: Clock, code: str, appending: Appending) -> None:
         self._writer = log.open_writer(SUPERVISOR)
         self._clock = clock
         self._code = code
-        self._in_thread = in_thread
+        self._appending = appending
         self._lock = anyio.Lock()
         self.session = self._writer.epoch
         self._vector = _last_vector(log)
@@ -92,10 +93,7 @@ class Chronicle:
                     mono_ns=self._clock.mono_ns(),
                     boot_id=self._clock.boot_id,
                 )
-                if self._in_thread:
-                    await anyio.to_thread.run_sync(self._writer.append, head, encoded)
-                else:
-                    self._writer.append(head, encoded)
+                await self._appending(partial(self._writer.append, head, encoded))
 
     def __enter__(self) -> Chronicle:
         return self

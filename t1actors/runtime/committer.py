@@ -9,11 +9,12 @@ writer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import anyio
-import anyio.to_thread
 
 from t1actors.log.interface import CommitHead, JournalWriter
+from t1actors.runtime.appending import Appending
 from t1actors.runtime.clock import Clock
 from t1actors.runtime.ledger import Batch, Ledger
 from t1actors.runtime.moments import NOBODY, Moments
@@ -34,7 +35,7 @@ class Committer:
         *,
         clock: Clock,
         code: str,
-        in_thread: bool,
+        appending: Appending,
         durable: Callable[[Batch, int], None],
         moments: Moments = NOBODY,
     ) -> None:
@@ -42,7 +43,7 @@ class Committer:
         self._ledger = ledger
         self._clock = clock
         self._code = code
-        self._in_thread = in_thread
+        self._appending = appending
         self._durable = durable
         self._moments = moments
         self._wake = Wake()
@@ -59,8 +60,6 @@ class Committer:
 
     async def run(self) -> None:
         """Append until closed and nothing is left. Raises ``JournalFailed``, ``FrameRefused``."""
-        # A limiter of its own: the default one may be full of effects that block, and a commit must not wait for them.
-        limiter = anyio.CapacityLimiter(1)
         with anyio.CancelScope(shield=True):
             next_s = anyio.current_time()
             while True:
@@ -82,10 +81,7 @@ class Committer:
                     mono_ns=self._clock.mono_ns(),
                     boot_id=self._clock.boot_id,
                 )
-                if self._in_thread:
-                    first = await anyio.to_thread.run_sync(self._append, head, batch.events, limiter=limiter)
-                else:
-                    first = self._append(head, batch.events)
+                first = await self._appending(partial(self._append, head, batch.events))
                 expected = batch.base_sequence
                 assert first == expected, f"{self._writer.name}: frame at {first}, expected {expected}"
                 self._durable(batch, wall_ns)

@@ -38,6 +38,7 @@ from t1actors.log.causal import CausalReader
 from t1actors.log.interface import Frame, JournalWriter, Log, Watch
 from t1actors.payloads import Blobs
 from t1actors.runtime.actor import NOTHING, Actor, ActorContext, ActorFactory, Decision
+from t1actors.runtime.appending import Appending, in_thread
 from t1actors.runtime.clock import Clock, system_clock
 from t1actors.runtime.committer import Committer
 from t1actors.runtime.effects import Effects
@@ -66,7 +67,7 @@ async def host_actor(
     run_dir: Path,
     clock: Clock | None = None,
     code: str = "",
-    flush_in_thread: bool = True,
+    appending: Appending | None = None,
     opened: Callable[[int], Awaitable[None]] | None = None,
     ready: Callable[[], Awaitable[None]] | None = None,
     moments: Moments = NOBODY,
@@ -76,8 +77,8 @@ async def host_actor(
     The actor sees ``config`` with the kernels that the log was begun with (``numerics.of_the_run``).
 
     ``opened`` is awaited with the epoch as soon as the journal is held (from then on others may follow it);
-    ``ready`` once the state is recovered and the actor is running. ``flush_in_thread=False`` appends on the event
-    loop: for logs that never wait for a disk, and for virtual clocks. ``moments`` is told where it is between them.
+    ``ready`` once the state is recovered and the actor is running. ``appending`` says how a blocking append is called (None:
+    in a worker thread). ``moments`` is told where it is between them.
 
     Raises:
         JournalFenced, JournalDamaged, JournalFailed: see ``log``.
@@ -107,7 +108,7 @@ async def host_actor(
             moments.recovered()
             host = _Host(
                 actor, name, log, writer, recovered, watch, clock,
-                code=code, flush_in_thread=flush_in_thread, moments=moments,
+                code=code, appending=appending or in_thread(), moments=moments,
             )  # fmt: skip
             await host.run(ready)
     finally:
@@ -127,7 +128,7 @@ class _Host:
         clock: Clock,
         *,
         code: str,
-        flush_in_thread: bool,
+        appending: Appending,
         moments: Moments,
     ) -> None:
         self._actor = actor
@@ -145,7 +146,7 @@ class _Host:
             self._ledger,
             clock=clock,
             code=code,
-            in_thread=flush_in_thread,
+            appending=appending,
             durable=self._on_durable,
             moments=moments,
         )

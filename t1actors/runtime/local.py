@@ -20,6 +20,7 @@ from t1actors.events import ActorReady, ActorStarted, RunStopped
 from t1actors.log.interface import Log
 from t1actors.payloads import Blobs
 from t1actors.runtime.actor import ActorFactory
+from t1actors.runtime.appending import Appending, inline
 from t1actors.runtime.chronicle import Chronicle, check_configuration
 from t1actors.runtime.clock import Clock, system_clock
 from t1actors.runtime.conclusion import Conclusion, concluded
@@ -49,7 +50,7 @@ async def run_local(
     code: str = "",
     environment: Mapping[str, str] | None = None,
     numerics: Numerics | None = None,
-    flush_in_thread: bool = False,
+    appending: Appending = inline,
 ) -> LocalResult:
     """Runs ``actors`` (name, factory) until the actor ``concludes`` emits RunFinished or RunFailed, with the kernels of
     ``numerics``; None: with those that the configuration names, which are not recorded.
@@ -59,7 +60,7 @@ async def run_local(
     clock = clock or system_clock()
     started_s = clock.monotonic()
 
-    with Chronicle(log, clock=clock, code=code, in_thread=flush_in_thread) as chronicle:
+    with Chronicle(log, clock=clock, code=code, appending=appending) as chronicle:
         numerics = numerics or Numerics()
         check_configuration(log, run_dir, config, numerics.kernels)
         await chronicle.begin(run_dir, config, environment or {}, numerics)
@@ -85,7 +86,7 @@ async def run_local(
                     run_dir=run_dir,
                     clock=clock,
                     code=code,
-                    flush_in_thread=flush_in_thread,
+                    appending=appending,
                     opened=opened,
                     ready=ready,
                 )

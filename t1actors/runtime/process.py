@@ -36,6 +36,7 @@ from t1actors.log.interface import JournalDamaged
 from t1actors.payloads import BlobError
 from t1actors.runtime.actor import ActorFactory, Unrecoverable
 from t1actors.runtime.actor_log import log_to_stderr
+from t1actors.runtime.appending import in_thread, inline
 from t1actors.runtime.errors import EXIT_UNRECOVERABLE, HostError, RecoveryError, RunDirectoryError, leaves
 from t1actors.runtime.fingerprint import code_version
 from t1actors.runtime.host import host_actor
@@ -147,7 +148,7 @@ async def _serve(arguments: Arguments, status: Status, moments: Moments) -> None
                 run_dir=run_dir,
                 code=code_version(),
                 # Without a flush an append takes microseconds, less than a thread's two hand-overs.
-                flush_in_thread=config.run.log_durability == "machine",
+                appending=in_thread() if config.run.log_durability == "machine" else inline,
                 opened=opened,
                 ready=ready,
                 moments=moments,

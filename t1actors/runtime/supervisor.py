@@ -20,21 +20,14 @@ Left to others: displays read the log; which actors there are is the caller's pl
 
 from __future__ import annotations
 
-import os
-import random
-import resource
-import shutil
 import signal
-import threading
-from collections.abc import AsyncIterator, Generator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Literal
 
 import anyio
 
-from t1actors.config import Config, digest, from_toml, to_toml
+from t1actors.config import digest, from_toml, to_toml
 from t1actors.events import (
     ActorReady,
     ActorStarted,
@@ -46,16 +39,18 @@ from t1actors.events import (
     StopRequested,
 )
 from t1actors.log.filelog import FileLog
+from t1actors.log.interface import Log
 from t1actors.runtime.actor_log import log_tail
-from t1actors.runtime.child import Child
+from t1actors.runtime.appending import in_thread, inline
 from t1actors.runtime.chronicle import Chronicle, check_configuration, recorded
 from t1actors.runtime.clock import system_clock
 from t1actors.runtime.conclusion import concluded
 from t1actors.runtime.errors import EXIT_UNRECOVERABLE, RunDirectoryError
 from t1actors.runtime.fingerprint import code_version
 from t1actors.runtime.loss import cuts_of, settle_after_loss
-from t1actors.runtime.numerics import Numerics
-from t1actors.runtime.orphans import Orphans, adopting
+from t1actors.runtime.machine import ChildProcess, Machine, this_machine
+from t1actors.runtime.orphans import adopting
+from t1actors.runtime.plan import ActorPlan, RunPlan
 from t1actors.runtime.restarts import Restarts
 
 REAP_EVERY_S = 5.0
@@ -68,36 +63,6 @@ DISK_EVERY_S = 2.0
 """How often it is asked how much of the disk is free."""
 DISK_ENOUGH = 1.25
 """Times the low mark must be free before the disk is not low any more: so that it does not go back and forth."""
-
-
-@dataclass(frozen=True)
-class ActorPlan:
-    """``factory`` is ``package.module:attribute``."""
-
-    name: str
-    factory: str
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """``concludes`` names the actor whose RunFinished or RunFailed ends the run, and whose RunPaused answers a
-    StopRequested; ``environment`` and ``numerics`` are what RunStarted records of the machine, and of the kernels that
-    the actors are to use; ``env`` are environment variables for the
-    actors."""
-
-    run_dir: Path
-    config: Config
-    actors: tuple[ActorPlan, ...]
-    environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    numerics: Numerics = field(default_factory=Numerics)
-    concludes: str = "publisher"
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
-    program: str = "t1actors.runtime.process"
-    """The module that hosts an actor as one process."""
-    stop_grace_s: float = 10.0
-    ready_deadline_s: float = 600.0
-    silence_s: float = 120.0
-    """A ready actor that says nothing for so long hangs: it is killed, and started again."""
 
 
 @dataclass(frozen=True)
@@ -128,15 +93,20 @@ async def supervise(plan: RunPlan) -> RunResult:
         settle_after_loss(plan.run_dir, system_clock().boot_id)
     check_configuration(log, plan.run_dir, plan.config, plan.numerics.kernels)
     _prepare(plan)
-    in_thread = config.log_durability == "machine"
-    with adopting(), Chronicle(log, clock=system_clock(), code=code, in_thread=in_thread) as chronicle:
-        supervisor = _Supervisor(plan, log, chronicle)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(supervisor.stop_when_cancelled)
-            with anyio.CancelScope(shield=True):
-                await supervisor.run()
-            tasks.cancel_scope.cancel()
-        return supervisor.result()
+    appending = in_thread() if config.log_durability == "machine" else inline
+    with adopting(), Chronicle(log, clock=system_clock(), code=code, appending=appending) as chronicle:
+        return await supervise_on(this_machine(plan), plan, log, chronicle)
+
+
+async def supervise_on(machine: Machine, plan: RunPlan, log: Log, chronicle: Chronicle) -> RunResult:
+    """The part of ``supervise`` that can be simulated: ``plan`` on ``machine``, whose journals are ``log``'s."""
+    supervisor = _Supervisor(plan, log, chronicle, machine)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.stop_when_cancelled)
+        with anyio.CancelScope(shield=True):
+            await supervisor.run()
+        tasks.cancel_scope.cancel()
+    return supervisor.result()
 
 
 def _prepare(plan: RunPlan) -> None:
@@ -156,7 +126,7 @@ def _prepare(plan: RunPlan) -> None:
 class _Life:
     """What is known of one process of an actor."""
 
-    child: Child
+    child: ChildProcess
     started_s: float
     epoch: int = 0
     reason: str = ""
@@ -166,13 +136,12 @@ class _Life:
 
 
 class _Supervisor:
-    def __init__(self, plan: RunPlan, log: FileLog, chronicle: Chronicle) -> None:
+    def __init__(self, plan: RunPlan, log: Log, chronicle: Chronicle, machine: Machine) -> None:
         self._plan = plan
         self._log = log
         self._chronicle = chronicle
-        self._clock = system_clock()
-        self._random = random.Random()
-        self._orphans = Orphans()
+        self._machine = machine
+        self._clock = machine.clock
         self._stopping = anyio.Event()
         self._kill_now = anyio.Event()
         self._lives: dict[str, _Life] = {}
@@ -187,8 +156,8 @@ class _Supervisor:
 
     async def run(self) -> None:
         # Signals are taken from the first event to the last, so that none cuts the record short.
-        with _signals() as signals:
-            started_s, cpu_s = self._clock.monotonic(), _cpu_seconds()
+        with self._machine.signals() as signals:
+            started_s, cpu_s = self._clock.monotonic(), self._machine.cpu_seconds()
             plan = self._plan
             await self._chronicle.begin(plan.run_dir, plan.config, plan.environment, plan.numerics)
             await self._record_cuts()
@@ -202,8 +171,8 @@ class _Supervisor:
                     for actor in self._plan.actors:
                         keeping.start_soon(self._keep, actor)
                 watching.cancel_scope.cancel()
-            await self._orphans.end()
-            self._cpu_seconds = _cpu_seconds() - cpu_s
+            await self._machine.end()
+            self._cpu_seconds = self._machine.cpu_seconds() - cpu_s
             self._seconds = self._clock.monotonic() - started_s
             reason = f"{self._reason}: {self._detail}" if self._reason == "failed" else self._reason
             stopped = RunStopped(reason=reason, cpu_s=self._cpu_seconds)
@@ -271,14 +240,7 @@ class _Supervisor:
         config = self._plan.config.run
         restarts = Restarts(config.restart_budget, config.backoff_s, config.backoff_max_s)
         while not self._stopping.is_set():
-            child = Child(
-                self._plan.run_dir,
-                actor.name,
-                actor.factory,
-                program=self._plan.program,
-                beat_s=self._plan.silence_s / BEATS,
-                env=self._plan.env,
-            )
+            child = self._machine.start(actor, self._plan.silence_s / BEATS)
             life = self._lives[actor.name] = _Life(child, self._clock.monotonic())
             exit_code = await self._accompany(life)
             del self._lives[actor.name]
@@ -292,7 +254,7 @@ class _Supervisor:
                 self._fail(life, f"actor {actor.name}: {reason}; {log}")
                 return
             now_s = self._clock.monotonic()
-            delay_s = restarts.died(now_s=now_s, lived_s=now_s - life.started_s, chance=self._random.random())
+            delay_s = restarts.died(now_s=now_s, lived_s=now_s - life.started_s, chance=self._machine.chance())
             if delay_s is None:
                 count = config.restart_budget
                 self._fail(
@@ -330,7 +292,7 @@ class _Supervisor:
                     scope.deadline = float("inf")
                     life.ready = True
                     seconds = self._clock.monotonic() - life.started_s
-                    rss_bytes = _rss_bytes(life.child.pid)
+                    rss_bytes = self._machine.rss_bytes(life.child.pid)
                     name, epoch = life.child.name, life.epoch
                     await self._chronicle.record(
                         [ActorReady(actor=name, epoch=epoch, seconds=seconds, rss_bytes=rss_bytes)]
@@ -373,7 +335,7 @@ class _Supervisor:
         mark = self._plan.config.run.low_disk_mb * 1_000_000
         low = False
         while mark:
-            free = shutil.disk_usage(self._plan.run_dir).free
+            free = self._machine.free_bytes()
             if not low and free < mark:
                 low = True
                 await self._chronicle.record([DiskLow(free_bytes=free)])
@@ -385,32 +347,10 @@ class _Supervisor:
     async def _reap_orphans(self) -> None:
         while True:
             await anyio.sleep(REAP_EVERY_S)
-            self._orphans.adopted({life.child.pid for life in self._lives.values()})
-
-
-@contextmanager
-def _signals() -> Generator[AsyncIterator[signal.Signals] | None]:
-    """SIGINT and SIGTERM; None outside of the main thread, where nobody can have them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield None
-        return
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        yield signals
+            self._machine.reap({life.child.pid for life in self._lives.values()})
 
 
 def _words(exit_code: int) -> str:
     if exit_code < 0:
         return f"killed by {signal.Signals(-exit_code).name}"
     return f"exit status {exit_code}"
-
-
-def _cpu_seconds() -> float:
-    usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
-
-
-def _rss_bytes(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (FileNotFoundError, ProcessLookupError):
-        return 0

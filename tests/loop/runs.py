@@ -21,6 +21,7 @@ from t1actors.log.blobs import FileBlobs
 from t1actors.log.filelog import FileLog
 from t1actors.log.merged import merged
 from t1actors.payloads import unpack, unpack_array
+from t1actors.runtime.appending import in_thread
 from t1actors.runtime.local import LocalResult, run_local
 from t1actors.tito import record
 
@@ -73,7 +74,7 @@ def make_run(run_dir: Path, *sets: str) -> TinyRun:
                 log=log,
                 blobs=FileBlobs(run_dir / "blobs"),
                 run_dir=run_dir,
-                flush_in_thread=True,
+                appending=in_thread(),
             )
 
     result = anyio.run(main, backend="trio")

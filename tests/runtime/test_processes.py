@@ -32,7 +32,8 @@ from t1actors.events import (
 from t1actors.log.filelog import FileLog
 from t1actors.log.interface import JournalFenced
 from t1actors.runtime.errors import RunDirectoryError
-from t1actors.runtime.supervisor import ActorPlan, RunPlan, supervise
+from t1actors.runtime.plan import ActorPlan, RunPlan
+from t1actors.runtime.supervisor import supervise
 
 ROOT = Path(__file__).parents[2]
 
@@ -421,7 +422,7 @@ def test_a_disk_that_gets_low_and_is_freed_is_told_once_each(tmp_path, monkeypat
         latest[0] = next(free, latest[0])
         return SimpleNamespace(free=latest[0] * 1_000_000)
 
-    monkeypatch.setattr("t1actors.runtime.supervisor.shutil.disk_usage", usage)
+    monkeypatch.setattr("t1actors.runtime.machine.shutil.disk_usage", usage)
     monkeypatch.setattr("t1actors.runtime.supervisor.DISK_EVERY_S", 0.01)
     assert supervised(plan(tmp_path, total=200)).reason == "finished"
     told = [event.free_bytes for event in events(tmp_path, "supervisor", (DiskLow, DiskFreed))]

@@ -9,6 +9,7 @@ from t1actors.config import Config
 from t1actors.events import ActorStarted, decode, encode
 from t1actors.log.interface import CommitHead, JournalFailed
 from t1actors.log.memory import MemoryLog
+from t1actors.runtime.appending import inline
 from t1actors.runtime.clock import virtual_clock
 from t1actors.runtime.errors import leaves
 from t1actors.runtime.host import host_actor
@@ -115,7 +116,7 @@ class World:
                     config=Config(),
                     run_dir=Path("run"),
                     clock=virtual_clock(),
-                    flush_in_thread=False,
+                    appending=inline,
                 )
             except BaseExceptionGroup as group:
                 if not (crash and mortal.dead and all(isinstance(error, Crash) for error in leaves(group))):
