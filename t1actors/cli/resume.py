@@ -17,6 +17,8 @@ from t1kernels.hashes import differences, known
 from t1actors.cli.errors import CommandFailed
 from t1actors.cli.preflight import check_unchanged
 from t1actors.config import Config, from_toml, read_text
+from t1actors.log.file_writer import Durability
+from t1actors.log.filelog import FileLog
 from t1actors.observe.follow import SUPERVISOR, open_run, read_run
 from t1actors.observe.quantities import duration
 from t1actors.observe.view import RunView
@@ -73,9 +75,8 @@ def find_stopped_run(given: Path) -> StoppedRun:
         raise CommandFailed(
             f"{run_dir} is being run by process {holder.pid}; wait for it, or stop it (Ctrl-C there, or `kill {holder.pid}`)"
         )
-    begun = first_start(log)
-    if begun is not None and from_toml(begun.config_toml).run.log_durability == "process":
-        settle_after_loss(run_dir, system_clock().boot_id)  # else what the machine's loss left can't be read
+    # First, or what the machine's loss left can't be read: of a young run perhaps not even its configuration, in the log.
+    settle_after_loss(run_dir, system_clock().boot_id, _durability(run_dir, log))
     view = read_run(run_dir)
     if view.finished:
         raise CommandFailed(
@@ -95,6 +96,14 @@ def find_stopped_run(given: Path) -> StoppedRun:
 def shown(path: Path) -> Path:
     """``path`` as it is typed here: relative where it lies below the working directory."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _durability(run_dir: Path, log: FileLog) -> Durability:
+    path = run_dir / "config.toml"
+    begun = first_start(log)
+    if begun is not None:
+        return from_toml(begun.config_toml).run.log_durability
+    return from_toml(read_text(path), origin=str(path)).run.log_durability if path.exists() else "machine"
 
 
 def _config(run_dir: Path, view: RunView) -> Config:

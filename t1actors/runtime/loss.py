@@ -1,8 +1,10 @@
-"""What a run's start does about a machine that was lost under ``log_durability = "process"``.
+"""What a run's start does about a machine that was lost.
 
-Then nothing was flushed: journals may end unevenly, anywhere, and blobs may be empty under their names. What fits together
-stays, the rest is set aside (``log.aside``), and what was done after the cut is done again. Under ``"machine"`` nothing
-acknowledged can be missing, so there nothing is cut: what is missing is damage, and opening the journal says so.
+Under ``log_durability = "process"`` nothing was flushed: journals may end unevenly, anywhere, and blobs may be empty under their
+names. What fits together stays, the rest is set aside (``log.aside``), and what was done after the cut is done again. Under
+``"machine"`` nothing acknowledged can be missing, so there nothing is cut: what is missing is damage, and opening the journal
+says so. But durable ends are not flushed and may lag until their journals are opened, and an actor must not read a journal that
+its own rests on before that: so all are opened first.
 
 Guarantees: nothing is touched while the machine has stayed up since the journals were written, whatever died on it.
 """
@@ -25,19 +27,28 @@ from t1actors.events import (
 )
 from t1actors.log.aside import asides_of, set_aside
 from t1actors.log.blobs import FileBlobs
+from t1actors.log.file_writer import Durability
+from t1actors.log.filelog import FileLog
 from t1actors.log.frame import Frame
 from t1actors.log.lock import last_holder
 from t1actors.payloads import BlobError, Blobs, payloads_of
 
 
-def settle_after_loss(run_dir: Path, boot_id: str) -> None:
-    """Cut the journals of the run to what fits together, if they were last written in another boot than ``boot_id``, and take
-    damaged blobs out of the way. Raises ``JournalFenced``, ``JournalDamaged``, ``OSError``."""
+def settle_after_loss(run_dir: Path, boot_id: str, durability: Durability) -> None:
+    """If the journals of the run were last written in another boot than ``boot_id``, make what is durable readable; where
+    nothing was flushed, cut them to what fits together and take damaged blobs out of the way. Raises ``JournalFenced``,
+    ``JournalDamaged``, ``JournalFailed``, ``OSError``."""
     root, blobs = run_dir / "log", FileBlobs(run_dir / "blobs")
     if not root.is_dir():
         return
     holders = [last_holder(path) for path in sorted(root.iterdir()) if path.is_dir()]
-    if any(holder.epoch and holder.boot_id != boot_id for holder in holders):
+    if not any(holder.epoch and holder.boot_id != boot_id for holder in holders):
+        return
+    if durability == "machine":
+        log = FileLog(root)
+        for name in log.journals():
+            log.open_writer(name).close()
+    else:
         set_aside(root, objection=objection(blobs), ground=Grounds(blobs))
         for digest in list(blobs.digests()):
             if not _whole(blobs, digest):

@@ -89,8 +89,7 @@ async def supervise(plan: RunPlan) -> RunResult:
     config = plan.config.run
     code = code_version()
     log = FileLog(plan.run_dir / "log", config.log_durability)
-    if config.log_durability == "process":
-        settle_after_loss(plan.run_dir, system_clock().boot_id)
+    settle_after_loss(plan.run_dir, system_clock().boot_id, config.log_durability)
     check_configuration(log, plan.run_dir, plan.config, plan.numerics.kernels)
     _prepare(plan)
     appending = in_thread() if config.log_durability == "machine" else inline

@@ -1,0 +1,42 @@
+"""``python -m tests.simulation --seed 812``: one simulated run again, with all that happened in it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from tests.simulation.oracle import Fault
+from tests.simulation.run import simulate
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="this one")
+    parser.add_argument("--seeds", type=int, nargs=2, metavar=("FROM", "TO"), help="all of these")
+    arguments = parser.parse_args()
+    seeds = [arguments.seed] if arguments.seed is not None else range(*(arguments.seeds or (0, 20)))
+    broken = 0
+    for seed in seeds:
+        started_s = time.perf_counter()
+        try:
+            outcome = simulate(seed)
+        except Fault as fault:
+            broken += 1
+            print(f"seed {seed}: {fault}")
+            for note in getattr(fault, "__notes__", []):
+                print(f"    {note}")
+            continue
+        seconds = time.perf_counter() - started_s
+        print(
+            f"seed {seed}: {outcome.seconds:.0f} virtual s in {seconds:.2f} s, {outcome.events} events, "
+            f"{len(outcome.deaths)} deaths, {outcome.sessions} sessions, {outcome.variant}, {outcome.digest[:16]}"
+        )
+        if arguments.seed is not None:
+            for line in [*map(str, outcome.planned), *outcome.deaths, *outcome.failed]:
+                print(f"    {line}")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
