@@ -306,10 +306,12 @@ class Pool:
         turns = await restore(trial, self._state.history, lambda turn, command: self._shown(trial, turn, command))
         return [SandboxRestored(trial=trial, turns=turns, seconds=anyio.current_time() - started_s)]
 
-    async def _shown(self, trial: str, turn: int, command: str) -> str:
+    async def _shown(self, trial: str, turn: int, command: str) -> str | None:
         try:
             return self._observation(await self._pool.run(trial, self._request_of(trial, turn, command)))
         except SandboxDied as error:
+            if error.cause == "memory":
+                return None
             raise SandboxGone(f"sandbox {trial}, made again, died when turn {turn} was run again: {error}") from error
 
     def _request_of(self, trial: str, turn: int, command: str) -> RunRequest:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 from t1actors.events import AnyEvent, TurnExecuted, TurnSampled, UnknownEvent
 
+OUT_OF_MEMORY = "(the sandbox ran out of memory)"
+
 
 class Diverged(Exception):
     """A command printed something else than the first time."""
@@ -31,6 +33,8 @@ class History:
 
     _commands: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
     _shown: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
+    _died: dict[str, int] = field(default_factory=dict[str, int])
+    """Trials whose sandbox ran out of memory, and in which turn."""
 
     def fold(self, event: AnyEvent | UnknownEvent) -> None:
         """Note a turn's command, or what came of it."""
@@ -39,6 +43,8 @@ class History:
                 self._commands.setdefault(event.trial, {})[event.turn] = event.command
             case TurnExecuted():
                 self._shown.setdefault(event.trial, {})[event.turn] = event.observation
+                if event.sandbox_died:
+                    self._died[event.trial] = event.turn
             case _:
                 pass
 
@@ -46,6 +52,11 @@ class History:
         """The trial has no sandbox any more, and needs none."""
         self._commands.pop(trial, None)
         self._shown.pop(trial, None)
+        self._died.pop(trial, None)
+
+    def died_in(self, trial: str) -> int | None:
+        """The turn in which the trial's sandbox ran out of memory, if it did."""
+        return self._died.get(trial)
 
     def turns(self, trial: str) -> list[tuple[int, str, str]]:
         """(turn, command, what it showed) of every turn that was executed, in order."""
@@ -53,12 +64,14 @@ class History:
         return [(turn, commands[turn], shown) for turn, shown in sorted(self._shown.get(trial, {}).items())]
 
 
-async def restore(trial: str, history: History, run: Callable[[int, str], Awaitable[str]]) -> int:
-    """Run the trial's commands again in its new sandbox; ``run`` runs a turn's command and returns what it shows. Returns how
+async def restore(trial: str, history: History, run: Callable[[int, str], Awaitable[str | None]]) -> int:
+    """Run the trial's commands again in its new sandbox; ``run`` runs a turn's command and returns what it shows, or None
+    when the sandbox runs out of memory: where it did so the first time, what it wrote until then is there again. Returns how
     many there were. Raises ``Diverged``, and what ``run`` raises."""
     turns = history.turns(trial)
     for turn, command, shown in turns:
         now = await run(turn, command)
-        if now != shown:
-            raise Diverged(turn, shown, now)
+        died = history.died_in(trial) == turn
+        if died != (now is None) or (now is not None and now != shown):
+            raise Diverged(turn, OUT_OF_MEMORY if died else shown, OUT_OF_MEMORY if now is None else now)
     return len(turns)

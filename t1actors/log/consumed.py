@@ -51,6 +51,8 @@ def _last_of(directory: Path, segment: int, durable: int) -> Frame | None:
         except FrameError:
             pass  # a torn tail, or damage that the journal's own opening reports
         try:
-            return None if last is None else decode_body(directory.name, data, last, verify_frame(data, last, len(data)))
+            return (
+                None if last is None else decode_body(directory.name, data, last, verify_frame(data, last, len(data)))
+            )
         except FrameError:
             return None

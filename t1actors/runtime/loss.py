@@ -1,10 +1,10 @@
 """What a run's start does about a machine that was lost.
 
-Under ``log_durability = "process"`` nothing was flushed: journals may end unevenly, anywhere, and blobs may be empty under their
-names. What fits together stays, the rest is set aside (``log.aside``), and what was done after the cut is done again. Under
-``"machine"`` nothing acknowledged can be missing, so there nothing is cut: what is missing is damage, and opening the journal
-says so. But durable ends are not flushed and may lag until their journals are opened, and an actor must not read a journal that
-its own rests on before that: so all are opened first.
+Under ``log_durability = "process"`` nothing was flushed: journals may end unevenly, anywhere, and blobs may be empty under
+their names. What fits together stays, the rest is set aside (``log.aside``), and what was done after the cut is done again.
+Under ``"machine"`` nothing acknowledged can be missing, so there nothing is cut: what is missing is damage, and opening the
+journal says so. But durable ends are not flushed and may lag until their journals are opened, and an actor must not read a
+journal that its own rests on before that: so all are opened first.
 
 Guarantees: nothing is touched while the machine has stayed up since the journals were written, whatever died on it.
 """

@@ -73,14 +73,17 @@ class SimChild:
                     tasks.start_soon(self._beat)
                     await self._host()
         except BaseException as error:
-            if any(isinstance(leaf, trio.Cancelled | KeyboardInterrupt) for leaf in leaves(error)):
+            if isinstance(error, trio.Cancelled | KeyboardInterrupt):
                 raise
+            if isinstance(error, BaseExceptionGroup) and (ends := error.subgroup((trio.Cancelled, KeyboardInterrupt))):
+                raise ends from None
             self._failed(error)
-        if self.incarnation.dead:
-            self._code = -9
-        self.incarnation.die()
-        self._exited.set()
-        self._news.set()
+        finally:
+            if self.incarnation.dead:
+                self._code = -9
+            self.incarnation.die()
+            self._exited.set()
+            self._news.set()
 
     async def _host(self) -> None:
         universe, incarnation = self._universe, self.incarnation
@@ -118,7 +121,7 @@ class SimChild:
             return  # whatever a dead process's clean-up ran into
         first = next((leaf for leaf in found if isinstance(leaf, UNRECOVERABLE)), None)
         shown = first or next(leaf for leaf in found if not isinstance(leaf, Dead))
-        if not isinstance(shown, Exception) or isinstance(shown, AssertionError):
+        if not isinstance(shown, Exception):
             raise error
         said = f"{self.incarnation}: {type(shown).__name__}: {shown}"
         self._universe.failed.append(said)
@@ -154,11 +157,12 @@ class SimChild:
         await self._parent.or_die(self._exited.wait)
 
     def terminate(self) -> None:
-        if not self.incarnation.frozen:
+        if not self.incarnation.frozen and not self._parent.dead:
             self._scope.cancel()
 
     def kill(self) -> None:
-        self.incarnation.die()
+        if not self._parent.dead:
+            self.incarnation.die()
 
     async def end(self) -> int:
         self._parent.gate()

@@ -11,6 +11,7 @@ class Delays:
     def __init__(self, draw: random.Random, *, scale: float = 1.0) -> None:
         self._draw = draw
         self._scale = scale
+        self._paces: dict[str, float] = {}
         self._slow: dict[tuple[str, str], float] = {}
         self._append_s = draw.choice([0.001, 0.005, 0.05]) * scale
         self._notice_s = draw.choice([0.001, 0.02, 0.3]) * scale
@@ -38,9 +39,13 @@ class Delays:
     def misses_notice(self) -> bool:
         return self._draw.random() < self._misses
 
-    def work(self, weight: float = 1.0) -> float:
-        """Of an effect."""
-        return weight * self._work_s * (0.5 + self._draw.random() if self._scale else 1.0)
+    def work(self, what: str, weight: float = 1.0) -> float:
+        """Of an effect. One kind may be much faster or slower than it usually is."""
+        if not self._scale:
+            return weight * self._work_s
+        if what not in self._paces:
+            self._paces[what] = self._draw.choice([0.1, 1.0, 1.0, 4.0])
+        return weight * self._work_s * self._paces[what] * (0.5 + self._draw.random())
 
     def start(self) -> float:
         """Of a process, until it opens its journal."""

@@ -1,8 +1,8 @@
 """The world that the actors' effects reach in a simulation: sandboxes, engines, trainers that compute digests of digests.
 
-Everything here is a function of what the log says (seed, trial, turn, weights, batch), so that two runs of one configuration
-can be compared by their digests; only how long it takes is drawn. Sandboxes outlive the pool's process, as their shims do, and
-end with the machine.
+Everything here is a function of what the log says (seed, trial, turn, weights, batch), so that two runs of one
+configuration can be compared by their digests; only how long it takes is drawn. Sandboxes outlive the pool's process, as
+their shims do, and end with the machine.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class SimBackend:
         yield
 
     async def create(self, spec: SandboxSpec) -> Created:
-        await self._work(2.0)
+        await self._work("create", 2.0)
         if self._universe.mishap("create", spec.key):
             raise SandboxError(f"sandbox {spec.key}: no room for it")
         existed = spec.key in self._shells
@@ -153,7 +153,7 @@ class SimBackend:
             text = hashed(*shell.ran)[:12]
             output = (OutputChunk(at_s=0.0, data=text),)
             result = RunResult(output=output, text=text, exit_code=number(text) % 2, seconds=0.1)
-            shell.results[request.key] = (anyio.current_time() + self._universe.delays.work(), result)
+            shell.results[request.key] = (anyio.current_time() + self._universe.delays.work("command"), result)
         ends_s, result = shell.results[request.key]  # the shim goes on, whoever asks
         await self._incarnation.spend(ends_s - anyio.current_time())
         self._shell(sandbox)
@@ -163,13 +163,13 @@ class SimBackend:
         raise AssertionError("the pool reads no files")
 
     async def seal(self, sandbox: str, *, paths: tuple[str, ...] = ("/",)) -> bytes:
-        await self._work()
+        await self._work("seal")
         shell = self._shell(sandbox)
         shell.sealed = True
         return "\n".join([sandbox.partition(".")[2], *shell.ran]).encode()
 
     async def kill(self, sandbox: str) -> None:
-        await self._work(0.5)
+        await self._work("kill", 0.5)
         self._shells.pop(sandbox, None)
 
     async def list(self) -> list[str]:
@@ -180,8 +180,8 @@ class SimBackend:
         self._incarnation.gate()
         self._shell(sandbox)
 
-    async def _work(self, weight: float = 1.0) -> None:
-        await self._incarnation.spend(self._universe.delays.work(weight))
+    async def _work(self, what: str, weight: float = 1.0) -> None:
+        await self._incarnation.spend(self._universe.delays.work(what, weight))
 
     def _lease(self, spec: SandboxSpec) -> float:
         return anyio.current_time() + spec.lease_s
@@ -245,7 +245,7 @@ class SimVerifier(Verifier):
         sealed = self._state.sealed.get(effect.trial)
         if sealed is None:
             return []
-        await self._incarnation.spend(self._universe.delays.work(3.0))
+        await self._incarnation.spend(self._universe.delays.work("grade", 3.0))
         lost = self._universe.mishap("grade", effect.trial)
         passed = number(bytes(unpack(self._blobs, sealed.layer))) % 3
         return [
@@ -291,7 +291,7 @@ class SimEngine:
         version = self.version
         self._live += 1
         try:
-            await self._incarnation.spend(self._universe.delays.work(2.0))
+            await self._incarnation.spend(self._universe.delays.work("generate", 2.0))
         finally:
             self._live -= 1
         draw = number(version, request.seed, request.ids)
@@ -316,7 +316,7 @@ class SimEngine:
     async def load(self, version: str, weights: bytes | memoryview) -> None:
         if self._live:
             self._universe.oracle.fault(f"{self.name}: weights are loaded while {self._live} generations run")
-        await self._incarnation.spend(self._universe.delays.work(2.0))
+        await self._incarnation.spend(self._universe.delays.work("load", 2.0))
         assert digest_of(weights) == version
         self.version = version
 
@@ -337,7 +337,7 @@ class SimCritic(Critic):
         self._incarnation = incarnation
 
     async def perform(self, effect, performing):
-        await self._incarnation.spend(self._universe.delays.work(5.0))
+        await self._incarnation.spend(self._universe.delays.work("critic", 5.0))
         match effect:
             case InitialiseCritic():
                 data = state_of("critic")
@@ -394,7 +394,7 @@ class SimActor(PolicyActor):
         self._incarnation = incarnation
 
     async def perform(self, effect, performing):
-        await self._incarnation.spend(self._universe.delays.work(6.0))
+        await self._incarnation.spend(self._universe.delays.work("actor", 6.0))
         match effect:
             case InitialiseActor():
                 payload = pack(self._blobs, INITIAL)
@@ -460,7 +460,7 @@ class SimAssembler(Assembler):
         self._incarnation = incarnation
 
     async def perform(self, effect, performing):
-        await self._incarnation.spend(self._universe.delays.work(0.2))
+        await self._incarnation.spend(self._universe.delays.work("assemble", 0.2))
         return await super().perform(effect, performing)
 
 

@@ -12,7 +12,7 @@ from tests.simulation.universe import Universe
 
 Kind: TypeAlias = Literal["process", "two", "supervisor", "zombie", "power", "hang", "clock", "interrupt", "disk"]
 KINDS: tuple[Kind, ...] = ("process", "two", "supervisor", "zombie", "power", "hang", "clock", "interrupt", "disk")
-WEIGHTS = (6, 2, 2, 2, 3, 1, 1, 1, 1)
+WEIGHTS = (5, 2, 2, 4, 3, 1, 1, 1, 1)
 IN_CODE = ("process", "supervisor", "power")
 """What can happen between two system calls, or before and after an append or an act."""
 
@@ -26,13 +26,17 @@ class Planned:
     at: float
 
     def __str__(self) -> str:
-        return f"{self.kind} at {self.where} {self.at:.3f}" if self.where == "time" else f"{self.kind} at {self.where} {self.at:.0f}"
+        return (
+            f"{self.kind} at {self.where} {self.at:.3f}"
+            if self.where == "time"
+            else f"{self.kind} at {self.where} {self.at:.0f}"
+        )
 
 
 def plan(draw: random.Random, *, seconds: float, moments: int, syscalls: int) -> list[Planned]:
     """Of a run that takes so long when nobody disturbs it."""
     planned: list[Planned] = []
-    for _ in range(draw.choice([1, 2, 3, 5, 8])):
+    for _ in range(draw.choice([1, 2, 4, 6, 10])):
         where = draw.choice(["time", "moment", "syscall"])
         if where == "time":
             planned.append(Planned(draw.choices(KINDS, WEIGHTS)[0], "time", draw.uniform(0, 1.2 * seconds)))
@@ -79,7 +83,7 @@ class Faults:
             case "supervisor":
                 universe.kill_supervisor(linger_s=0.005)
             case "zombie":
-                universe.kill_supervisor(linger_s=draw.uniform(0.1, 8.0))
+                universe.kill_supervisor(linger_s=draw.uniform(1.0, 20.0))
             case "power":
                 universe.power_cut(draw)
             case "hang" if living:

@@ -88,7 +88,7 @@ class SimWriter:
         self._writer = writer
         self._closed = False
         self.name, self.epoch = writer.name, writer.epoch
-        universe.oracle.opened(self.name, writer.next_sequence)
+        universe.oracle.opened(universe.filelog(), self.name, writer.next_sequence)
         incarnation.on_death(self._bury)
 
     @property

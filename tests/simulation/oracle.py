@@ -1,14 +1,15 @@
 """What must hold whatever happens: checked while the simulation runs, and on what it leaves.
 
-A ``Fault`` names the rule that was broken and where. The rules are the design's invariants: acknowledged means durable; nobody
-acts on what is not; nothing is lost and nothing happens twice; staleness is 0, then 1; and the digests of every step are those
-of the run that nobody disturbed.
+A ``Fault`` names the rule that was broken and where. The rules are the design's invariants: acknowledged means durable;
+nobody acts on what is not; nothing is lost and nothing happens twice; staleness is 0, then 1; and the digests of every step
+are those of the run that nobody disturbed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from typing import TypeAlias
 
 from blake3 import blake3
@@ -63,18 +64,27 @@ class Oracle:
         self._acknowledged: dict[str, dict[int, tuple[int, bytes]]] = {}
         self._intents: set[tuple[str, str]] = set()
         self.found: list[str] = []
+        self.stop: Callable[[], object] = lambda: None
+        """Called at the first fault: there is no need to go on."""
         self.appends = 0
 
     def fault(self, what: str) -> None:
         """Note it: whoever broke the rule may be about to die."""
         self.found.append(what)
+        self.stop()
 
-    def opened(self, journal: str, next_sequence: int) -> None:
-        """A journal was recovered: nothing that was acknowledged may be missing."""
+    def opened(self, log: FileLog, journal: str, next_sequence: int) -> None:
+        """A journal was recovered: nothing that was acknowledged may be missing. Frames whose writer died before it knew that
+        they were durable count from now on."""
         known = self._acknowledged.get(journal, {})
         behind = max((base + count for base, (count, _) in known.items()), default=0)
         if next_sequence < behind:
             self.fault(f"{journal} goes on at {next_sequence}, and events up to {behind} were acknowledged")
+        elif next_sequence > behind:
+            with closing(log.open_reader(journal, from_sequence=behind)) as reader:
+                while frames := reader.read():
+                    for frame in frames:
+                        self._intended(journal, frame.events)
 
     def acknowledged(self, journal: str, first: int, head: CommitHead, events: Sequence[bytes]) -> None:
         """An append has returned."""
@@ -85,8 +95,10 @@ class Oracle:
                 break
         if events:
             self._acknowledged[journal][first] = (len(events), content(events))
-        for raw in events:
-            event = decode(raw)
+        self._intended(journal, events)
+
+    def _intended(self, journal: str, events: Sequence[bytes]) -> None:
+        for event in map(decode, events):
             if isinstance(event, EffectIntended):
                 self._intents.add((journal, event.key))
 

@@ -1,8 +1,8 @@
 """One simulated machine with its disk, its clock and its processes, and the run on it.
 
-The codec, the journals' files, recovery, the committer, the host, the supervisor and the seven actors are the real code. Simulated
-are time, the disk's caches (``disk``), how long things take (``delays``), processes (``child``), and what effects reach
-(``effects``). Not simulated: threads, inotify, inherited descriptors.
+The codec, the journals' files, recovery, the committer, the host, the supervisor and the seven actors are the real code.
+Simulated are time, the disk's caches (``disk``), how long things take (``delays``), processes (``child``), and what effects
+reach (``effects``). Not simulated: threads, inotify, inherited descriptors.
 """
 
 from __future__ import annotations
@@ -182,6 +182,13 @@ class Universe:
         self.kill(self.supervisor, f"killed, its actors linger {linger_s:.3f} s")
         for child in self.children.values():
             self.nursery.start_soon(child.end_with_supervisor, linger_s)
+
+    def end(self) -> None:
+        """Nobody goes on."""
+        for incarnation in [self.supervisor, *(child.incarnation for child in self.children.values())]:
+            if incarnation is not None:
+                incarnation.die()
+        self.nursery.cancel_scope.cancel()
 
     def mishap(self, what: str, key: str) -> bool:
         """Whether this goes wrong; the same whoever asks. What changes which trials a batch holds only where nothing is
