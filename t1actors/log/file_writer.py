@@ -2,19 +2,22 @@
 
 Guarantees: ``append`` returns when the frame is flushed (``durability="machine"``; with ``"process"`` it is in the
 kernel, which survives kill -9 but no power cut) and then published, in this order, by a write of the durable end that
-wakes the readers. After a failed write or flush nothing is tried again: the kernel may have marked pages clean that
+wakes the readers. A sealed segment, and the last one once the writer was closed, is its frames and nothing else; while a
+``"machine"`` writer lives, zeros lie behind them (``log.ahead``). After a failed write or flush nothing is tried again: the kernel may have marked pages clean that
 never reached the disk, so this writer is finished and its process must end; the next opening finds out what is there.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from msgspec import structs
 
+from t1actors.log.ahead import ZerosAhead
 from t1actors.log.consumed import consumed_by_others
 from t1actors.log.errors import JournalFailed
 from t1actors.log.frame import CommitHead, encode_frame, frame_digest
@@ -55,6 +58,7 @@ class FileJournalWriter:
         except BaseException:
             os.close(self._segment_fd)
             raise
+        self._zeros = ZerosAhead(self._segment_fd, segment_bytes)
         self._unusable = ""
 
     def append(self, head: CommitHead, events: Sequence[bytes]) -> int:
@@ -71,7 +75,7 @@ class FileJournalWriter:
                 self._start_segment()
             write_all(self._segment_fd, data, self._offset)
             if self._flushes:
-                os.fdatasync(self._segment_fd)
+                self._flush(self._offset + len(data), len(data), seals=seals)
             write_end(self._end_fd, Position(self._segment, self._offset + len(data)))
             self._grew(data, first, first + len(events), seals=seals)
         except OSError as error:
@@ -87,11 +91,25 @@ class FileJournalWriter:
         """As ``JournalWriter.close``."""
         if self._segment_fd < 0:
             return
-        self._unusable = self._unusable or f"journal {self.name}: the writer of epoch {self.epoch} is closed"
+        if not self._unusable:
+            self._unusable = f"journal {self.name}: the writer of epoch {self.epoch} is closed"
+            # Nothing depends on it: zeros that stay are as a crash leaves them.
+            with suppress(OSError):
+                if self._zeros.cut(self._offset):
+                    os.fsync(self._segment_fd)
         os.close(self._segment_fd)
         os.close(self._end_fd)
         self._segment_fd = self._end_fd = -1
         self._lock.release()
+
+    def _flush(self, end: int, frame_bytes: int, *, seals: bool) -> None:
+        """Make the frame that ends at ``end`` durable."""
+        if seals and self._zeros.cut(end):
+            os.fsync(self._segment_fd)
+            return
+        if not seals:
+            self._zeros.follow(end, frame_bytes)
+        os.fdatasync(self._segment_fd)
 
     def _grew(self, data: bytes, base_sequence: int, next_sequence: int, *, seals: bool) -> None:
         """``data`` is the journal's last frame now."""
@@ -110,7 +128,7 @@ class FileJournalWriter:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         os.close(self._segment_fd)
         self._segment_fd, self._segment, self._offset, self._sealed = descriptor, self._segment + 1, 0, False
-        self._growing = SealBuilder()
+        self._growing, self._zeros = SealBuilder(), ZerosAhead(descriptor, self._segment_bytes)
         if self._flushes:
             os.fsync(descriptor)
             fsync_directory(self._directory)
