@@ -3,7 +3,8 @@
 A frame that is appended changes the file's size and its extents, and its flush waits for the file system's own journal too. A
 frame that is written over zeros that lie on the disk already waits for its own bytes alone (docs/decisions/017).
 
-Guarantees: writes only behind the frames, up to the segment's configured size at most. Flushes nothing: zeros are flushed with
+Guarantees: writes only behind the frames, and not behind the segment's configured size: the frame that seals a segment starts
+there or later, so a sealed segment never has zeros at its end. Flushes nothing: zeros are flushed with
 the frame that they were written behind. A disk that has no room for them is no failure: whether it has room for a frame, the
 frame's own write says.
 """

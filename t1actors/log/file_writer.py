@@ -2,16 +2,17 @@
 
 Guarantees: ``append`` returns when the frame is flushed (``durability="machine"``; with ``"process"`` it is in the
 kernel, which survives kill -9 but no power cut) and then published, in this order, by a write of the durable end that
-wakes the readers. A sealed segment, and the last one once the writer was closed, is its frames and nothing else; while a
-``"machine"`` writer lives, zeros lie behind them (``log.ahead``). After a failed write or flush nothing is tried again: the kernel may have marked pages clean that
-never reached the disk, so this writer is finished and its process must end; the next opening finds out what is there.
+wakes the readers. A sealed segment is its frames and nothing else, and so is the last one once the writer is closed; while
+a ``"machine"`` writer lives, zeros lie behind them (``log.ahead``). After a failed write or flush, or an append that was
+interrupted, nothing is tried again: the kernel may have marked pages clean that never reached the disk, so this writer is
+finished and its process must end; the next opening finds out what is there.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -60,6 +61,9 @@ class FileJournalWriter:
             raise
         self._zeros = ZerosAhead(self._segment_fd, segment_bytes)
         self._unusable = ""
+        self._interrupted = (
+            f"journal {name}: an append of this writer was interrupted; end this process and start again"
+        )
 
     def append(self, head: CommitHead, events: Sequence[bytes]) -> int:
         """As ``JournalWriter.append``."""
@@ -70,13 +74,16 @@ class FileJournalWriter:
         first = self.next_sequence
         head = structs.replace(head, previous=self._last_frame)
         data = encode_frame(head, events, base_sequence=first, epoch=self.epoch, seals=seals)
+        self._unusable = self._interrupted  # until the frame is through, nobody may go on or cut
         try:
             if self._sealed:
                 self._start_segment()
             write_all(self._segment_fd, data, self._offset)
+            end = self._offset + len(data)
             if self._flushes:
-                self._flush(self._offset + len(data), len(data), seals=seals)
-            write_end(self._end_fd, Position(self._segment, self._offset + len(data)))
+                self._zeros.follow(end, len(data))
+                os.fdatasync(self._segment_fd)
+            write_end(self._end_fd, Position(self._segment, end))
             self._grew(data, first, first + len(events), seals=seals)
         except OSError as error:
             place = f"{segment_path(self._directory, self._segment)}, offset {self._offset:,}"
@@ -85,6 +92,7 @@ class FileJournalWriter:
                 "again: recovery decides what is durable"
             )
             raise JournalFailed(self._unusable) from error
+        self._unusable = ""
         return first
 
     def close(self) -> None:
@@ -101,15 +109,6 @@ class FileJournalWriter:
         os.close(self._end_fd)
         self._segment_fd = self._end_fd = -1
         self._lock.release()
-
-    def _flush(self, end: int, frame_bytes: int, *, seals: bool) -> None:
-        """Make the frame that ends at ``end`` durable."""
-        if seals and self._zeros.cut(end):
-            os.fsync(self._segment_fd)
-            return
-        if not seals:
-            self._zeros.follow(end, frame_bytes)
-        os.fdatasync(self._segment_fd)
 
     def _grew(self, data: bytes, base_sequence: int, next_sequence: int, *, seals: bool) -> None:
         """``data`` is the journal's last frame now."""

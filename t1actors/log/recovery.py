@@ -10,10 +10,9 @@ only when no whole frame lies behind them.
 - What remains is the torn tail of a frame that was never acknowledged: cut off, and its size is reported.
 - Zeros at the very end are what the writer keeps ahead of its frames (``log.ahead``): cut off, and nothing to report.
 
-Guarantees: after ``recover`` the durable end is the end of the files (so nothing lies behind it that could be taken for frames
-once new ones are written over its beginning); every frame was checksummed (or its sealed segment
-hashed as a whole); sequences have no gap; every sealed segment has its seal beside it. A journal that is refused is left
-as it was. The caller holds the lock.
+Guarantees: after ``recover`` the durable end is the end of the files, so nothing is left behind it that could later be taken
+for frames; every frame was checksummed (or its sealed segment hashed as a whole); sequences have no gap; every sealed segment
+has its seal beside it. A journal that is refused is left as it was. The caller holds the lock.
 """
 
 from __future__ import annotations
