@@ -157,7 +157,7 @@ def _read(directory: Path, objection: Callable[[Frame], str], ground: Callable[[
                     if refused := objection(frame):
                         raise FrameError(refused)
                 except FrameError as error:
-                    if last and Position(segment, offset) >= durable and not written_bytes(data[offset:]):
+                    if last and not written_bytes(data[offset:]):
                         break  # the zeros that the writer keeps ahead of its frames
                     place = f"segment {segment}, offset {offset:,}"
                     torn = Position(segment, offset) >= durable

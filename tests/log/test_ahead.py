@@ -122,6 +122,19 @@ def test_sealed_segments_and_closed_journals_are_what_they_were_without_zeros(tm
             assert (tmp_path / "zeros" / "a" / path.name).read_bytes() == path.read_bytes()
 
 
+def test_closing_cuts_the_zeros_and_flushes_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    writer = FileLog(tmp_path).open_writer("a")
+    writer.append(CommitHead(), [event(0)])
+    calls: list[str] = []
+    cut, flush = os.ftruncate, os.fsync
+    monkeypatch.setattr(os, "ftruncate", lambda fd, size: (calls.append("cut"), cut(fd, size))[1])
+    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append("flush"), flush(fd))[1])
+    writer.close()
+    writer.close()
+    assert calls == ["cut", "flush"]
+    assert size_of(tmp_path) == read_position(tmp_path / "a").offset
+
+
 def test_a_writer_that_failed_or_was_interrupted_cuts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Nobody knows any more where its last frame ends: it may be published."""
     log = FileLog(tmp_path)
@@ -331,10 +344,13 @@ def test_a_torn_frame_in_front_of_zeros_is_set_aside_with_them_and_lost_frames_a
 
 
 def test_a_copy_of_a_living_journal_is_its_frames_alone(tmp_path: Path):
-    log = FileLog(tmp_path / "log", segment_bytes=3_000)
+    log = FileLog(tmp_path / "log", segment_bytes=20_000)
     writer = log.open_writer("a")
-    for n in range(30):
+    for n in range(100):
         writer.append(CommitHead(), [event(n), event("x" * 200)])
+    place = read_position(tmp_path / "log" / "a")
+    assert place.segment > 0
+    assert size_of(tmp_path / "log", place.segment) > place.offset
     seen: list[tuple[int, int]] = []
     copy_journals(log, tmp_path / "copy", lambda done, total: seen.append((done, total)))
     checked: list[tuple[int, int]] = []
