@@ -21,7 +21,7 @@ MOST_BYTES = 768 * 1024
 """What one flush may have to write besides its frame: most of a millisecond."""
 FRAMES_AHEAD = 128
 LARGEST_FRAME_BYTES = 128 * 1024
-"""A larger frame costs more to write than its file's size costs to change: zeros would be written for nothing."""
+"""A larger frame takes so long to write that changing its file's size matters little, and uses up its zeros at once."""
 _BLOCK_BYTES = 4096
 _ZEROS = memoryview(bytes(MOST_BYTES))
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
