@@ -35,6 +35,7 @@ from t1actors.log.segments import (
     read_end_of,
     segment_path,
     write_end,
+    written_bytes,
 )
 
 
@@ -135,7 +136,9 @@ def _read(directory: Path, objection: Callable[[Frame], str], ground: Callable[[
     found = _Whole()
     sealed, following, epoch, digest, chained = True, 0, 0, b"", False
     durable = read_end_of(directory) or START
-    for number, segment in enumerate(list_segments(directory)):
+    segments = list_segments(directory)
+    for number, segment in enumerate(segments):
+        last = segment == segments[-1]
         if segment != number or not sealed:
             found.reason = f"the frame that ends segment {number - 1} is missing"
             return found
@@ -154,6 +157,8 @@ def _read(directory: Path, objection: Callable[[Frame], str], ground: Callable[[
                     if refused := objection(frame):
                         raise FrameError(refused)
                 except FrameError as error:
+                    if last and not written_bytes(data[offset:]):
+                        break  # the zeros that the writer keeps ahead of its frames
                     place = f"segment {segment}, offset {offset:,}"
                     torn = Position(segment, offset) >= durable
                     found.reason = f"{place}: never acknowledged, and {error}" if torn else f"{place}: {error}"
@@ -178,7 +183,7 @@ def _write_aside(directory: Path, whole: _Whole, count: int) -> Aside | None:
         for segment in list_segments(directory)
         if segment >= start.segment
     )
-    if not rest and not whole.reason:
+    if not whole.reason and not written_bytes(rest):
         return None
     first = whole.marks[count - 1].next_sequence if count else 0
     if count == len(whole.marks):

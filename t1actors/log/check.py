@@ -22,7 +22,7 @@ from t1actors.log.filelog import FileLog
 from t1actors.log.frame import Frame
 from t1actors.log.recovery import mapped
 from t1actors.log.seal import read_seal, seal_path
-from t1actors.log.segments import START, Position, end_path, list_segments, segment_path
+from t1actors.log.segments import START, Position, end_path, list_segments, read_end_of, segment_path
 from t1actors.payloads import BlobError
 
 
@@ -180,7 +180,10 @@ def _read_all(log: FileLog, journals: dict[str, _Journal], progress: Callable[[i
 
 
 def _segment_sizes(directory: Path) -> dict[int, int]:
-    return {segment: segment_path(directory, segment).stat().st_size for segment in list_segments(directory)}
+    """How much of each segment there is to read."""
+    end = read_end_of(directory) or START
+    sizes = {segment: segment_path(directory, segment).stat().st_size for segment in list_segments(directory)}
+    return {n: min(size, end.offset) if n == end.segment else size for n, size in sizes.items() if n <= end.segment}
 
 
 def check_blobs(blobs: FileBlobs, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
