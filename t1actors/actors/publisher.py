@@ -10,6 +10,7 @@ Guarantees:
   session. The next RunStarted takes both back and goes on where this one stopped. A run with nothing left to open simply
   finishes.
 - While the disk is low nothing opens either, and no barrier that would open something: what is under way comes to its end.
+- A run is finished when nothing of it is left to do: the last sandbox is reclaimed, too.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from t1actors.events import (
     CriticUpdated,
     DiskFreed,
     DiskLow,
+    EffectFinished,
+    EffectIntended,
     GenerationQuiesced,
     ModelExported,
     Payload,
@@ -37,9 +40,11 @@ from t1actors.events import (
     RunFinished,
     RunPaused,
     RunStarted,
+    SandboxReclaimed,
     StepOpened,
     StopRequested,
     TimerFired,
+    TrialReplaced,
     UnknownEvent,
     WeightsLoaded,
     WeightsOffered,
@@ -48,6 +53,9 @@ from t1actors.events import (
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Wait
 
 BARRIER_DEADLINE_S = 120.0
+RECLAIM_KEY = "finish/reclaimed"
+RECLAIM_DEADLINE_S = 60.0
+"""How long the end of a run waits for its last sandboxes: one that cannot be killed holds up nobody for ever."""
 LAST_CALL_S = 60.0
 """Granted once more when the deadline has passed: it counts the time in which an interrupted run stood still, too, and
 a replica that starts with the resumed run must get the time to answer."""
@@ -95,12 +103,16 @@ class PublisherState:
     """A stop was requested in this session."""
     paused: bool = False
     disk_low: bool = False
+    held: set[str] = field(default_factory=set[str])
+    """Trials that may have a sandbox."""
+    reclaiming: bool = False
+    """The end waits for them."""
 
 
 class Publisher:
     """See the module."""
 
-    reads = frozenset({"sampler", "assembler", "critic", "actor"})
+    reads = frozenset({"sampler", "assembler", "critic", "actor", "pool"})
     effect_type = Wait
 
     def __init__(self, context: ActorContext) -> None:
@@ -133,8 +145,15 @@ class Publisher:
                 state.critic_done.add(event.step)
             case BatchSealed():
                 state.sealed.add(event.step)
+            case EffectIntended() | EffectFinished() | TimerFired() if event.key == RECLAIM_KEY:
+                state.reclaiming = isinstance(event, EffectIntended)
             case StepOpened():
                 state.opened = event.step + 1
+                state.held.update(spec.trial for spec in event.trials)
+            case TrialReplaced():
+                state.held.add(event.replacement.trial)
+            case SandboxReclaimed():
+                state.held.discard(event.trial)
             case BarrierOpened():
                 following = state.opened
                 state.barrier = Barrier(event.step, self._version_for(state, following), following)
@@ -170,6 +189,8 @@ class Publisher:
                     event.step,
                     f"step {event.step}: not one of {event.launched} trials was graded; `t1 log cat` shows each cause",
                 )
+            case TimerFired() | EffectFinished() if event.key == RECLAIM_KEY:
+                return self._finish(state)
             case TimerFired() if state.barrier is not None and event.key == _deadline_key(state.barrier.step):
                 return Decision(effects=[Wait(key=_last_call_key(state.barrier.step), seconds=LAST_CALL_S)])
             case TimerFired() if state.barrier is not None and event.key == _last_call_key(state.barrier.step):
@@ -192,6 +213,8 @@ class Publisher:
             ):
                 return self._advance(state)
             case GenerationQuiesced() | WeightsLoaded() if state.barrier is not None:
+                return self._advance(state)
+            case SandboxReclaimed() if not state.held:
                 return self._advance(state)
             case _:
                 return NOTHING
@@ -264,11 +287,11 @@ class Publisher:
         following = state.opened
         if following == len(self._schedule):
             done = all(self._complete(state, step) for step in range(max(0, following - 2), following))
-            if done and state.exported:
-                last = self._schedule.last("train")
-                final = state.initial if last is None else state.updated[last]
-                return Decision(events=[RunFinished(steps=following, version=final.digest)])
-            return NOTHING
+            if not (done and state.exported):
+                return NOTHING
+            if state.held:  # gone in a moment, or not at all
+                return Decision(effects=[Wait(key=RECLAIM_KEY, seconds=RECLAIM_DEADLINE_S)])
+            return Decision(cancels=[RECLAIM_KEY]) if state.reclaiming else self._finish(state)
         if state.disk_low or not self._may_open(state, following):
             return NOTHING
         if self._version_for(state, following).digest != state.published:
@@ -278,6 +301,12 @@ class Publisher:
                 effects=[Wait(key=_deadline_key(step), seconds=BARRIER_DEADLINE_S)],
             )
         return Decision(events=self._opening(state, following))
+
+    def _finish(self, state: PublisherState) -> Decision:
+        last = self._schedule.last("train")
+        final = state.initial if last is None else state.updated[last]
+        assert final is not None
+        return Decision(events=[RunFinished(steps=len(self._schedule), version=final.digest)])
 
     def _opening(self, state: PublisherState, step: int) -> list[AnyEvent]:
         """StepOpened(step), and StepOpened(step + 1) when the two begin a segment."""

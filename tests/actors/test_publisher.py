@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t1actors import config as cfg
-from t1actors.actors.publisher import Publisher, PublisherState
+from t1actors.actors.publisher import RECLAIM_KEY, Publisher, PublisherState
 from t1actors.events import (
     ActorInitialised,
     AnyEvent,
@@ -20,6 +20,8 @@ from t1actors.events import (
     CriticInitialised,
     DiskFreed,
     DiskLow,
+    EffectFinished,
+    EffectIntended,
     GenerationQuiesced,
     ModelExported,
     Payload,
@@ -27,6 +29,7 @@ from t1actors.events import (
     RunFinished,
     RunPaused,
     RunStarted,
+    SandboxReclaimed,
     StepOpened,
     StopRequested,
     TimerFired,
@@ -87,11 +90,20 @@ class Bench:
         return self.send(WeightsLoaded(step=step, replica="sampler", digest=digest, seconds=0.25))
 
     def seal(self, step: int) -> Sequence[AnyEvent]:
+        """Its sandboxes are reclaimed by then."""
+        before = [said for trial in sorted(self.trials(step)) for said in self.send(reclaimed(trial))]
         purpose = self.publisher._schedule.purpose(step)
         item = BatchItem(trial=f"s{step}.t0", index=0, trajectory_digest="00", reward=0.5)
-        return self.send(
-            BatchSealed(step=step, purpose=purpose, items=(item,), digest="b", launched=1, failed=0, cancelled=0)
-        )
+        sealed = BatchSealed(step=step, purpose=purpose, items=(item,), digest="b", launched=1, failed=0, cancelled=0)
+        return [*before, *self.send(sealed)]
+
+    def trials(self, step: int) -> set[str]:
+        """Those of the step that may have a sandbox."""
+        return {trial for trial in self.state.held if trial.startswith(f"s{step}.")}
+
+
+def reclaimed(trial: str) -> SandboxReclaimed:
+    return SandboxReclaimed(trial=trial, seconds=0.1)
 
 
 @pytest.fixture
@@ -365,6 +377,42 @@ def test_a_run_with_nothing_left_to_open_finishes_instead_of_pausing(tmp_path: P
     assert [type(e) for e in bench.send(ModelExported(version="v1", folder="model"))] == [RunFinished]
 
 
+def finishing(tmp_path: Path) -> Bench:
+    """All is done, but the step's sandboxes live."""
+    bench = Bench(tmp_path, "schedule.evaluate=false", "schedule.recalibrate_steps=0", "schedule.train_steps=1")
+    bench.start()
+    bench.seal(0)
+    bench.state.held.update({"s0.t0", "s0.t1"})
+    bench.send(critic_updated(0))
+    bench.send(actor_updated(0, "v1"))
+    assert bench.send(ModelExported(version="v1", folder="model")) == []
+    return bench
+
+
+def test_a_run_is_finished_when_its_last_sandbox_is_reclaimed(tmp_path: Path) -> None:
+    bench = finishing(tmp_path)
+    assert bench.send(reclaimed("s0.t1")) == []
+    assert [type(e) for e in bench.send(reclaimed("s0.t0"))] == [RunFinished]
+
+
+def test_the_wait_for_the_last_sandbox_has_ended_when_the_run_is_finished(tmp_path: Path) -> None:
+    bench = finishing(tmp_path)
+    bench.send(EffectIntended(key=RECLAIM_KEY, effect_kind="Wait", effect=b""))
+    bench.send(reclaimed("s0.t1"))
+    assert bench.send(reclaimed("s0.t0")) == []
+    assert bench.publisher.decide(bench.state, reclaimed("s0.t0")).cancels == [RECLAIM_KEY]
+    finished = EffectFinished(key=RECLAIM_KEY, status="cancelled", seconds=1.0, attempt=1)
+    assert [type(e) for e in bench.send(finished)] == [RunFinished]
+
+
+def test_a_sandbox_that_cannot_be_reclaimed_does_not_hold_up_the_end_for_ever(tmp_path: Path) -> None:
+    bench = finishing(tmp_path)
+    exported = ModelExported(version="v1", folder="model")
+    [wait] = bench.publisher.decide(bench.state, exported).effects
+    assert isinstance(wait, Wait)
+    assert [type(e) for e in bench.send(TimerFired(key=wait.key, due_s=wait.seconds))] == [RunFinished]
+
+
 def test_an_evaluation_under_way_is_finished_and_the_next_one_waits_for_the_resumed_run(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "schedule.recalibrate_steps=0", "schedule.train_steps=1")
     bench.send(started(1))
@@ -437,6 +485,7 @@ class World:
                     trained.append(actor_updated(said.step, f"v{said.step}"))
                 last = said.step == self.bench.publisher._schedule.last("train")
                 exported = [ModelExported(version="v", folder="model")] if last else []
-                return [sealed, *trained, *exported]
+                freed = [reclaimed(spec.trial) for spec in said.trials]
+                return [sealed, *trained, *exported, *freed]
             case _:
                 return []

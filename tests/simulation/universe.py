@@ -72,6 +72,8 @@ class Universe:
         self.boots = 0
         self.deaths: list[str] = []
         self._lives = 0
+        self._born: list[Incarnation] = []
+        """Since the machine was started."""
         self._running: Incarnation | None = None
         self._patch = pytest.MonkeyPatch()
         self._disk: SimDisk
@@ -112,10 +114,9 @@ class Universe:
         runs on it."""
         self.deaths.append(f"{anyio.current_time():.3f} power")
         self.powerless = True
-        if self.supervisor is not None:
-            self.supervisor.die()
-        for child in [*self.children.values()]:
-            child.incarnation.die()
+        for incarnation in self._born:
+            incarnation.die()
+        self._born.clear()
         after = self.root / f"disk{self.boots + 1}"
         self._patch.undo()
         self._disk.crash(after, draw)
@@ -169,7 +170,8 @@ class Universe:
 
     def born(self, name: str) -> Incarnation:
         self._lives += 1
-        return Incarnation(name, self._lives)
+        self._born.append(Incarnation(name, self._lives))
+        return self._born[-1]
 
     def kill(self, incarnation: Incarnation, why: str) -> None:
         self.deaths.append(f"{anyio.current_time():.3f} {incarnation} {why}")
@@ -185,9 +187,8 @@ class Universe:
 
     def end(self) -> None:
         """Nobody goes on."""
-        for incarnation in [self.supervisor, *(child.incarnation for child in self.children.values())]:
-            if incarnation is not None:
-                incarnation.die()
+        for incarnation in self._born:
+            incarnation.die()
         self.nursery.cancel_scope.cancel()
 
     def mishap(self, what: str, key: str) -> bool:
