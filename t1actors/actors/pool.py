@@ -17,7 +17,7 @@ from typing import Protocol
 
 import anyio
 
-from t1actors.actors.restoring import Diverged, History, restore
+from t1actors.actors.restoring import Diverged, History, Restored, Restoring
 from t1actors.actors.task_files import TaskFiles
 from t1actors.events import (
     AnyEvent,
@@ -128,6 +128,7 @@ class Pool:
         admission = Admission(bucket, config.sandbox.max_live, monotonic=context.monotonic)
         self._pool = SandboxPool(self._backend, admission)
         self._state = PoolState()
+        self._restoring = Restoring(lambda: self._state.history, self._pool.renew, self._shown, self._make_again)
 
     def initial(self) -> PoolState:
         return self._state
@@ -193,6 +194,7 @@ class Pool:
             case Reclaim():
                 started_s = anyio.current_time()
                 await self._pool.kill(effect.trial)
+                self._restoring.forget(effect.trial)
                 return [SandboxReclaimed(trial=effect.trial, seconds=anyio.current_time() - started_s)]
             case _:
                 raise AssertionError(f"not an effect of the pool: {effect}")
@@ -269,6 +271,7 @@ class Pool:
             raise  # the fork server is gone, or the host changed: a restarted pool finds out, a failed trial would not
         except (SandboxError, TimeoutError) as error:
             return [TrialFailed(trial=effect.trial, cause=type(error).__name__, detail=str(error))]
+        self._restoring.whole(effect.trial)  # nothing was run in it
         performing.phases.update(made.created.phases)
         return [
             SandboxReady(
@@ -294,17 +297,14 @@ class Pool:
             base="host",
         )
 
-    async def _restore(self, trial: str) -> list[AnyEvent]:
-        """Make the trial's sandbox again. Raises ``Diverged``, ``TaskError``, ``SandboxError``, ``TimeoutError``."""
-        started_s = anyio.current_time()
+    async def _make_again(self, trial: str) -> None:
+        """A fresh sandbox for the trial. Raises ``TaskError``, ``SandboxError``, ``TimeoutError``."""
         name = self._state.in_play.get(trial) or self._state.ending.get(trial)
         if name is None:
             raise SandboxGone(f"sandbox {trial} is gone, and its trial is over")
         await self._pool.kill(trial)  # whatever is left of it
         spec = self._spec(trial, self._tasks.read(name))
         await self._pool.create(spec, deadline_s=self._config.sandbox.create_deadline_s)
-        turns = await restore(trial, self._state.history, lambda turn, command: self._shown(trial, turn, command))
-        return [SandboxRestored(trial=trial, turns=turns, seconds=anyio.current_time() - started_s)]
 
     async def _shown(self, trial: str, turn: int, command: str) -> str | None:
         try:
@@ -324,13 +324,8 @@ class Pool:
     async def _run(self, effect: Run) -> Sequence[AnyEvent]:
         started_s = anyio.current_time()
         request = self._request_of(effect.trial, effect.turn, effect.command)
-        restored: list[AnyEvent] = []
         try:
-            try:
-                result = await self._pool.run(effect.trial, request)
-            except SandboxGone:
-                restored = await self._restore(effect.trial)
-                result = await self._pool.run(effect.trial, request)
+            restored, result = await self._restoring.inside(effect.trial, lambda: self._pool.run(effect.trial, request))
         except Diverged as diverged:
             return _diverged(effect.trial, diverged)
         except SealedMeanwhile:  # the agent's time was up before the command began: graded as it stands
@@ -352,7 +347,7 @@ class Pool:
         except (SandboxError, TaskError, TimeoutError) as error:
             return [_failed(effect.trial, error)]
         return [
-            *restored,
+            *_restored(effect.trial, restored),
             TurnExecuted(
                 trial=effect.trial,
                 turn=effect.turn,
@@ -369,19 +364,14 @@ class Pool:
 
     async def _seal(self, effect: Seal) -> Sequence[AnyEvent]:
         started_s = anyio.current_time()
-        restored: list[AnyEvent] = []
         try:
-            try:
-                layer = await self._pool.seal(effect.trial)
-            except SandboxGone:
-                restored = await self._restore(effect.trial)
-                layer = await self._pool.seal(effect.trial)
+            restored, layer = await self._restoring.inside(effect.trial, lambda: self._pool.seal(effect.trial))
         except Diverged as diverged:
             return _diverged(effect.trial, diverged)
         except (SandboxError, TaskError, TimeoutError) as error:
             return [_failed(effect.trial, error)]
         return [
-            *restored,
+            *_restored(effect.trial, restored),
             SandboxSealed(
                 trial=effect.trial,
                 task=effect.task,
@@ -411,6 +401,12 @@ def _run_key(trial: str, turn: int) -> str:
 
 def _failed(trial: str, error: Exception) -> TrialFailed:
     return TrialFailed(trial=trial, cause=type(error).__name__, detail=str(error))
+
+
+def _restored(trial: str, restored: Restored | None) -> list[AnyEvent]:
+    if restored is None:
+        return []
+    return [SandboxRestored(trial=trial, turns=restored.turns, seconds=restored.seconds)]
 
 
 def _diverged(trial: str, found: Diverged) -> list[AnyEvent]:

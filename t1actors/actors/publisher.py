@@ -5,7 +5,8 @@ Guarantees:
   t trained and BatchSealed(t+1); it stands in one frame with the WeightsPublished that it uses.
 - An evaluation stands alone: it opens when everything before it is done, and nothing opens beside it.
 - Hence the staleness of training batches is 0 for the first and exactly 1 for every later one.
-- Weights are offered once a version; a replica that does not answer before the barrier's deadline fails the run by name.
+- Weights are offered once a version; a replica that does not answer before the barrier's deadline fails the run by name, and
+  what is known of it. The deadline of one that is being started is the longer.
 - Once a stop is requested nothing opens: when no rollout is under way and the next step could open, RunPaused says so, once a
   session. The next RunStarted takes both back and goes on where this one stopped. A run with nothing left to open simply
   finishes.
@@ -22,6 +23,9 @@ from dataclasses import dataclass, field
 from t1actors.actors.schedule import Schedule
 from t1actors.events import (
     ActorInitialised,
+    ActorReady,
+    ActorStarted,
+    ActorStopped,
     ActorUpdated,
     AnyEvent,
     BarrierOpened,
@@ -53,6 +57,8 @@ from t1actors.events import (
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Wait
 
 BARRIER_DEADLINE_S = 120.0
+START_DEADLINE_S = 1800.0
+"""And what a replica gets that is being started, once or again: a large model takes minutes to load."""
 RECLAIM_KEY = "finish/reclaimed"
 RECLAIM_DEADLINE_S = 60.0
 """How long the end of a run waits for its last sandboxes: one that cannot be killed holds up nobody for ever."""
@@ -83,6 +89,23 @@ class Barrier:
 
 
 @dataclass
+class Replica:
+    """What the supervisor said of one in this session."""
+
+    ready: bool = False
+    stopped: int = 0
+    reason: str = ""
+    """Of its last stop."""
+
+    def __str__(self) -> str:
+        words = "is ready" if self.ready else "is not ready"
+        if not self.stopped:
+            return words
+        times = "once" if self.stopped == 1 else f"{self.stopped} times"
+        return f"{words} and has stopped {times}, the last time: {self.reason}"
+
+
+@dataclass
 class PublisherState:
     """How far the run is: what is opened, sealed and trained, which version is out, and the open barrier."""
 
@@ -105,8 +128,13 @@ class PublisherState:
     disk_low: bool = False
     held: set[str] = field(default_factory=set[str])
     """Trials that may have a sandbox."""
+    replicas: dict[str, Replica] = field(default_factory=dict[str, Replica])
     reclaiming: bool = False
     """The end waits for them."""
+
+    def replica(self, name: str) -> Replica:
+        """What is known of it; nothing yet before it is started."""
+        return self.replicas.get(name, Replica())
 
 
 class Publisher:
@@ -129,6 +157,12 @@ class Publisher:
             case RunStarted():
                 state.session, state.stopping, state.paused = event.session, False, False
                 state.disk_low = False
+                state.replicas = {}
+            case ActorStarted() | ActorReady() | ActorStopped() if event.actor in self._replicas:
+                replica = state.replicas.setdefault(event.actor, Replica())
+                replica.ready = isinstance(event, ActorReady)
+                if isinstance(event, ActorStopped):
+                    replica.stopped, replica.reason = replica.stopped + 1, event.reason
             case DiskLow() | DiskFreed():
                 state.disk_low = isinstance(event, DiskLow)
             case StopRequested():
@@ -195,11 +229,12 @@ class Publisher:
                 return Decision(effects=[Wait(key=_last_call_key(state.barrier.step), seconds=LAST_CALL_S)])
             case TimerFired() if state.barrier is not None and event.key == _last_call_key(state.barrier.step):
                 missing = sorted(self._replicas - set(state.barrier.loaded))
-                return _failed(
-                    state.barrier.next_step,
-                    f"barrier after step {state.barrier.step}: no answer from {', '.join(missing)} within "
-                    f"{BARRIER_DEADLINE_S + LAST_CALL_S:.0f} s; see logs/",
-                )
+                if not all(state.replica(name).ready for name in missing):
+                    start = Wait(key=_start_key(state.barrier.step), seconds=START_DEADLINE_S)
+                    return Decision(effects=[start])
+                return self._unanswered(state, state.barrier, BARRIER_DEADLINE_S + LAST_CALL_S)
+            case TimerFired() if state.barrier is not None and event.key == _start_key(state.barrier.step):
+                return self._unanswered(state, state.barrier, BARRIER_DEADLINE_S + LAST_CALL_S + START_DEADLINE_S)
             case (
                 RunStarted()
                 | StopRequested()
@@ -302,6 +337,13 @@ class Publisher:
             )
         return Decision(events=self._opening(state, following))
 
+    def _unanswered(self, state: PublisherState, barrier: Barrier, seconds: float) -> Decision:
+        missing = sorted(self._replicas - set(barrier.loaded))
+        known = "; ".join(f"{name} {state.replica(name)}" for name in missing)
+        logs = ", ".join(f"logs/{name}.log" for name in missing)
+        reason = f"barrier after step {barrier.step}: no answer within {seconds:.0f} s: {known}; see {logs}"
+        return _failed(barrier.next_step, reason)
+
     def _finish(self, state: PublisherState) -> Decision:
         last = self._schedule.last("train")
         final = state.initial if last is None else state.updated[last]
@@ -356,7 +398,7 @@ class Publisher:
         )
         return Decision(
             events=[published, *self._opening(state, barrier.next_step)],
-            cancels=[_deadline_key(barrier.step), _last_call_key(barrier.step)],
+            cancels=[_deadline_key(barrier.step), _last_call_key(barrier.step), _start_key(barrier.step)],
         )
 
 
@@ -366,6 +408,10 @@ def _deadline_key(step: int) -> str:
 
 def _last_call_key(step: int) -> str:
     return f"barrier/{step}/last-call"
+
+
+def _start_key(step: int) -> str:
+    return f"barrier/{step}/start"
 
 
 def _failed(step: int, reason: str) -> Decision:

@@ -3,17 +3,26 @@
 What an agent did is known: its commands are events. So a lost sandbox is no lost trial: a fresh one is made and the commands
 are run again, in order, under their keys, and the trial goes on as if nothing had happened.
 
-Guarantees: what a command prints now is compared with what it printed then; where it differs, the trial cannot go on (its
-tokens answer what it was shown), and ``Diverged`` says which turn. Commands that are functions of the task print the same.
+Guarantees:
+- What a command prints now is compared with what it printed then; where it differs, the trial cannot go on (its tokens answer
+  what it was shown), and ``Diverged`` says which turn. Commands that are functions of the task print the same.
+- A restoring that was cut short, by a crash or a cancellation, is gone on with before anything else happens in the sandbox.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import anyio
 
 from t1actors.events import AnyEvent, TurnExecuted, TurnSampled, UnknownEvent
+from t1actors.sandbox.errors import SandboxGone
 
+T = TypeVar("T")
 OUT_OF_MEMORY = "(the sandbox ran out of memory)"
 
 
@@ -75,3 +84,72 @@ async def restore(trial: str, history: History, run: Callable[[int, str], Awaita
         if died != (now is None) or (now is not None and now != shown):
             raise Diverged(turn, OUT_OF_MEMORY if died else shown, OUT_OF_MEMORY if now is None else now)
     return len(turns)
+
+
+class Restored(NamedTuple):
+    """A sandbox was made again, and so many turns' commands were run in it."""
+
+    turns: int
+    seconds: float
+
+
+class Restoring:
+    """Has things happen in sandboxes that hold all that was run in them, whatever became of these in between.
+
+    Args:
+        history: what is known now.
+        exists: raises ``SandboxGone`` when the trial has no sandbox.
+        run: as for ``restore``, with the trial in front; a key that was run already is answered from the sandbox's store.
+        make_again: makes a fresh sandbox for the trial.
+    """
+
+    def __init__(
+        self,
+        history: Callable[[], History],
+        exists: Callable[[str], Awaitable[None]],
+        run: Callable[[str, int, str], Awaitable[str | None]],
+        make_again: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._history = history
+        self._exists = exists
+        self._run = run
+        self._make_again = make_again
+        self._whole: set[str] = set()
+        self._locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+
+    def whole(self, trial: str) -> None:
+        """The trial's sandbox is known to hold all that was run in it."""
+        self._whole.add(trial)
+
+    def forget(self, trial: str) -> None:
+        """The trial has no sandbox any more."""
+        self._whole.discard(trial)
+        self._locks.pop(trial, None)
+
+    async def inside(self, trial: str, call: Callable[[], Awaitable[T]]) -> tuple[Restored | None, T]:
+        """What ``call`` does in the trial's sandbox, and how that one was made again, if it was. Raises ``Diverged``, and
+        what the functions and ``call`` raise."""
+        restored = await self._have_whole(trial)
+        try:
+            return restored, await call()
+        except SandboxGone:
+            self._whole.discard(trial)
+            restored = await self._have_whole(trial) or restored
+            return restored, await call()
+
+    async def _have_whole(self, trial: str) -> Restored | None:
+        async with self._locks[trial]:
+            if trial in self._whole:
+                return None
+            restored = None
+            try:
+                await self._exists(trial)
+                # Answered from the sandbox's store, but for what a restoring that was cut short had not come to.
+                await restore(trial, self._history(), partial(self._run, trial))
+            except SandboxGone:
+                started_s = anyio.current_time()
+                await self._make_again(trial)
+                turns = await restore(trial, self._history(), partial(self._run, trial))
+                restored = Restored(turns, anyio.current_time() - started_s)
+            self._whole.add(trial)
+            return restored

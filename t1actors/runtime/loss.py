@@ -41,19 +41,19 @@ def settle_after_loss(run_dir: Path, boot_id: str, durability: Durability) -> No
     root, blobs = run_dir / "log", FileBlobs(run_dir / "blobs")
     if not root.is_dir():
         return
-    holders = [last_holder(path) for path in sorted(root.iterdir()) if path.is_dir()]
-    if not any(holder.epoch and holder.boot_id != boot_id for holder in holders):
+    holders = {path.name: last_holder(path) for path in sorted(root.iterdir()) if path.is_dir()}
+    opened = {name: holder for name, holder in holders.items() if holder.epoch}
+    if all(holder.boot_id == boot_id for holder in opened.values()):
         return
-    if durability == "machine":
-        log = FileLog(root)
-        for name in log.journals():
-            log.open_writer(name).close()
-    else:
+    if durability == "process":
         set_aside(root, objection=objection(blobs), ground=Grounds(blobs))
         for digest in list(blobs.digests()):
             if not _whole(blobs, digest):
                 # Nobody that stands names it; under its own name it would be an error for ever.
                 os.rename(blobs.path(digest), blobs.path(digest).with_name(f".damaged-{digest}"))
+    log = FileLog(root)
+    for name in opened:  # which notes that this boot has seen to it
+        log.open_writer(name).close()
 
 
 def cuts_of(run_dir: Path) -> list[JournalCut]:

@@ -122,6 +122,39 @@ def test_what_was_done_is_sealed_also_when_the_sandbox_was_lost_before(
     play(tmp_path, main)
 
 
+def test_a_restoring_that_was_cut_short_is_gone_on_with_before_anything_else_happens(
+    host_makes_sandboxes: None, tmp_path: Path
+) -> None:
+    async def main(trial: Played) -> None:
+        await trial.run(0, "echo one > file")
+        await trial.run(1, "echo two >> file")
+        [whole] = await perform(trial.pool, Seal(key="s0.t0/seal", trial="s0.t0", task=TASK))
+        await trial.lose()
+        # A pool made the sandbox again, came as far as the first command, and died; this is the next one.
+        await perform(trial.pool, Create(key="s0.t0/create", trial="s0.t0", task=TASK))
+        await trial.pool._shown("s0.t0", 0, "echo one > file")
+        trial.pool._restoring._whole.clear()
+        [sealed] = await perform(trial.pool, Seal(key="s0.t0/seal", trial="s0.t0", task=TASK))
+        assert isinstance(whole, SandboxSealed)
+        assert isinstance(sealed, SandboxSealed)
+        assert sealed.layer.digest == whole.layer.digest
+
+    play(tmp_path, main)
+
+
+def test_a_sandbox_that_is_lost_before_its_first_command_is_made_again(
+    host_makes_sandboxes: None, tmp_path: Path
+) -> None:
+    async def main(trial: Played) -> None:
+        await trial.lose()
+        trial.pool._restoring._whole.clear()
+        restored, executed = await trial.run(0, "pwd")
+        assert isinstance(restored, SandboxRestored)
+        assert isinstance(executed, TurnExecuted)
+
+    play(tmp_path, main)
+
+
 def test_a_command_that_shows_something_else_the_second_time_fails_the_trial_by_name(
     host_makes_sandboxes: None, tmp_path: Path
 ) -> None:

@@ -12,6 +12,9 @@ from t1actors import config as cfg
 from t1actors.actors.publisher import RECLAIM_KEY, Publisher, PublisherState
 from t1actors.events import (
     ActorInitialised,
+    ActorReady,
+    ActorStarted,
+    ActorStopped,
     AnyEvent,
     BarrierOpened,
     BatchItem,
@@ -219,15 +222,6 @@ def test_after_warm_up_the_policy_is_published_as_it_was_before(tmp_path: Path) 
     [opened] = bench.send(actor_updated(0, "warm1"))
     assert isinstance(opened, StepOpened)
     assert (opened.purpose, opened.version) == ("recalibrate", "v0")
-
-
-def test_a_replica_that_never_answers_fails_the_run_by_name(bench: Bench) -> None:
-    bench.send(CriticInitialised(weights="c0", state=payload("c0")))
-    bench.send(ActorInitialised(version="v0", weights=payload("v0"), state=payload("s0")))
-    assert bench.send(TimerFired(key="barrier/-1/deadline", due_s=120.0)) == []
-    [failed] = bench.send(TimerFired(key="barrier/-1/last-call", due_s=60.0))
-    assert isinstance(failed, RunFailed)
-    assert "sampler" in failed.reason
 
 
 def test_a_run_that_stood_still_in_a_barrier_goes_on_when_it_is_resumed(bench: Bench) -> None:
@@ -453,6 +447,50 @@ def opened_by_a_run(stops: Set[int]) -> list[tuple[int, str, str]]:
         elif world.waiting:
             world.hand(world.waiting.pop(0))
     raise AssertionError(f"the run stands still: {bench.state}")
+
+
+def last_call(bench: Bench) -> Sequence[AnyEvent]:
+    """The barrier's deadline and the last call pass."""
+    step = bench.state.barrier.step if bench.state.barrier is not None else None
+    [call] = bench.publisher.decide(bench.state, TimerFired(key=f"barrier/{step}/deadline", due_s=120.0)).effects
+    return bench.send(TimerFired(key=call.key, due_s=60.0))
+
+
+def at_the_first_barrier(tmp_path: Path) -> Bench:
+    bench = Bench(tmp_path, "schedule.evaluate=false")
+    bench.send(CriticInitialised(weights="c0", state=payload("c0")))
+    bench.send(ActorInitialised(version="v0", weights=payload("v0"), state=payload("s0")))
+    return bench
+
+
+def test_a_ready_replica_that_does_not_answer_fails_the_run_by_name(tmp_path: Path) -> None:
+    bench = at_the_first_barrier(tmp_path)
+    bench.send(ActorStarted(actor="sampler", journal="sampler", epoch=1, pid=1))
+    bench.send(ActorReady(actor="sampler", epoch=1, seconds=1.0))
+    [failed] = last_call(bench)
+    assert isinstance(failed, RunFailed)
+    assert failed.reason == ("barrier after step -1: no answer within 180 s: sampler is ready; see logs/sampler.log")
+
+
+def test_a_replica_that_is_being_started_gets_the_time_for_it_and_then_the_cause_is_named(tmp_path: Path) -> None:
+    bench = at_the_first_barrier(tmp_path)
+    for _ in range(2):
+        bench.send(ActorStarted(actor="sampler", journal="sampler", epoch=1, pid=1))
+        bench.send(ActorStopped(actor="sampler", epoch=1, exit_code=-9, reason="not ready within 600 s"))
+    assert last_call(bench) == []
+    [failed] = bench.send(TimerFired(key="barrier/-1/start", due_s=1800.0))
+    assert isinstance(failed, RunFailed)
+    assert failed.reason == (
+        "barrier after step -1: no answer within 1980 s: sampler is not ready and has stopped 2 times, the last time: "
+        "not ready within 600 s; see logs/sampler.log"
+    )
+
+
+def test_a_resumed_run_forgets_what_the_session_before_said_of_its_replicas(tmp_path: Path) -> None:
+    bench = at_the_first_barrier(tmp_path)
+    bench.send(ActorReady(actor="sampler", epoch=1, seconds=1.0))
+    bench.send(started(2))
+    assert not bench.state.replica("sampler").ready
 
 
 class World:

@@ -45,7 +45,7 @@ from t1actors.events import (
 from t1actors.models.folder import model_folder
 from t1actors.models.tokenizer import Tokenizer
 from t1actors.payloads import digest_of, pack, pack_array, unpack, unpack_array
-from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone
+from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxSealed
 from t1actors.sandbox.interface import Created, RunRequest, RunResult, SandboxSpec
 from t1actors.tasks.task import Environment, Task
 from t1actors.tito.record import Geometry
@@ -60,7 +60,7 @@ TOKENIZER = Tokenizer.from_folder(MODEL)
 GEOMETRY = Geometry.of_model_config((MODEL / "config.json").read_bytes())
 STATE_BYTES = 20_000
 """More than rides in an event: states and weights are blobs."""
-COMMANDS = ["ls", "cat a", "grep x a | wc -l", "submit"]
+COMMANDS = ("ls", "cat a", "grep x a | wc -l", "submit")
 ISOLATION = Isolation(backend="simulated")
 
 
@@ -146,6 +146,8 @@ class SimBackend:
         self._incarnation.gate()
         shell = self._shell(sandbox)
         if request.key not in shell.results:
+            if shell.sealed:
+                raise SandboxSealed(f"sandbox {sandbox} is sealed")
             if self._universe.mishap("run", request.key):
                 raise SandboxDied(f"sandbox {sandbox} ran out of memory", cause="memory")
             self._universe.oracle.command(sandbox, request.key, request.command, shell.ran)
@@ -295,7 +297,8 @@ class SimEngine:
         finally:
             self._live -= 1
         draw = number(version, request.seed, request.ids)
-        command = COMMANDS[draw % len(COMMANDS)]
+        commands = self._universe.commands
+        command = commands[draw % len(commands)]
         sampled = (*TOKENIZER.encode(command), request.stop_ids[0])[: request.max_new_tokens]
         rows = len(request.ids) + len(sampled) - 1 - request.known_rows
         experts = (draw + np.arange(rows * GEOMETRY.layers)) % GEOMETRY.experts

@@ -111,7 +111,7 @@ def _simulate(seed: int | None, variant: Variant, reference: Outcome | None) -> 
         universe = Universe(Path(root), variant.config(), delays, exact=variant.exact)
         faults = Faults(universe, planned, draw)
         with universe.powered():
-            sessions, seconds = run_virtual(lambda: _until_the_end(universe, faults))
+            sessions, seconds = run_virtual(lambda: until_the_end(universe, faults))
             wanted = reference.digests if reference is not None and variant.exact else None
             log = universe.filelog()
             try:
@@ -137,14 +137,15 @@ def _simulate(seed: int | None, variant: Variant, reference: Outcome | None) -> 
         )
 
 
-async def _until_the_end(universe: Universe, faults: Faults) -> tuple[int, float]:
+async def until_the_end(universe: Universe, faults: Faults | None) -> tuple[int, float]:
     """Sessions until the run is finished or failed, and how long that took."""
     sessions, result = 0, None
     with anyio.move_on_after(VIRTUAL_DEADLINE_S) as scope:
         async with anyio.create_task_group() as tasks:
             universe.nursery = tasks
             universe.oracle.stop = universe.end
-            tasks.start_soon(faults.run)
+            if faults is not None:
+                tasks.start_soon(faults.run)
             while result is None or result.reason == "interrupted":
                 sessions += 1
                 if sessions > SESSIONS:

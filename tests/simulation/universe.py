@@ -8,7 +8,7 @@ reach (``effects``). Not simulated: threads, inotify, inherited descriptors.
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ import pytest
 
 from t1actors.config import Config, to_toml
 from t1actors.log.blobs import FileBlobs
-from t1actors.log.filelog import FileLog
+from t1actors.log.filelog import SEGMENT_BYTES, FileLog
 from t1actors.log.lock import Holder
 from t1actors.runtime.chronicle import Chronicle, check_configuration
 from t1actors.runtime.clock import Clock, system_clock, virtual_clock
@@ -31,21 +31,36 @@ from t1actors.runtime.supervisor import RunResult, supervise_on
 from tests.simulation.child import SimChild
 from tests.simulation.delays import Delays
 from tests.simulation.disk import SimDisk
-from tests.simulation.effects import Shell, number
+from tests.simulation.effects import COMMANDS, Shell, number
 from tests.simulation.incarnation import Incarnation
 from tests.simulation.log import Journals, SimLog, appending
 from tests.simulation.oracle import Oracle
 
 ACTORS = ("publisher", "pool", "sampler", "verifier", "assembler", "critic", "actor")
-SEGMENT_BYTES = 24 * 1024
+SMALL_SEGMENT_BYTES = 24 * 1024
 MISHAPS = {"run": 0.03, "create": 0.03, "grade": 0.03}
 
 
 class Universe:
     """See the module. ``exact``: nothing happens in it that an undisturbed run would not have had, too."""
 
-    def __init__(self, root: Path, config: Config, delays: Delays, *, exact: bool) -> None:
+    def __init__(
+        self,
+        root: Path,
+        config: Config,
+        delays: Delays,
+        *,
+        exact: bool,
+        commands: Sequence[str] = COMMANDS,
+        mishaps: bool = True,
+        watched: bool = True,
+    ) -> None:
+        """``commands``: what the model can say; ``mishaps``: effects fail now and then; ``watched``: the disk may lose
+        power."""
         self.root = root
+        self.commands = commands
+        self._watched = watched
+        self._mishaps = mishaps
         self.config = config
         self.delays = delays
         self.exact = exact
@@ -85,7 +100,8 @@ class Universe:
         return self.root / f"disk{self.boots}" / "run"
 
     def filelog(self) -> FileLog:
-        return FileLog(self.run_dir / "log", self.config.run.log_durability, segment_bytes=SEGMENT_BYTES)
+        segment_bytes = SMALL_SEGMENT_BYTES if self._watched else SEGMENT_BYTES
+        return FileLog(self.run_dir / "log", self.config.run.log_durability, segment_bytes=segment_bytes)
 
     def fileblobs(self) -> FileBlobs:
         return FileBlobs(self.run_dir / "blobs", self.config.run.log_durability)
@@ -106,7 +122,8 @@ class Universe:
 
     def _switch_on(self) -> None:
         self._patch = pytest.MonkeyPatch()
-        self._disk = SimDisk(self.run_dir.parent, self._patch, self._syscall)
+        if self._watched:
+            self._disk = SimDisk(self.run_dir.parent, self._patch, self._syscall)
         self.powerless = False
 
     def power_cut(self, draw) -> None:
@@ -194,7 +211,7 @@ class Universe:
     def mishap(self, what: str, key: str) -> bool:
         """Whether this goes wrong; the same whoever asks. What changes which trials a batch holds only where nothing is
         compared."""
-        if self.exact and what != "run":
+        if not self._mishaps or (self.exact and what != "run"):
             return False
         return number("mishap", what, key) % 1000 < 1000 * MISHAPS[what]
 
