@@ -43,6 +43,14 @@ class RunConfig:
     backoff_max_s: float = 10.0
     low_disk_mb: int = 256
     """While less is free where the run is written, no step opens: what is under way has room to end. 0 turns it off."""
+    snapshot_events: int = 20_000
+    """After so many events an actor keeps a snapshot beside its journal, and when it stops: a restart reads from there. A log
+    can be trimmed as far as there are snapshots. 0: never."""
+    keep_steps: int = 0
+    """So many of the last finished steps stay replayable, and what only older ones need is deleted as the run goes on; 0: all
+    stays."""
+    segment_mb: int = 64
+    """Size of the files a journal consists of; the log can only be trimmed by whole ones."""
 
 
 @dataclass(frozen=True)
