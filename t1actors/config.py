@@ -49,8 +49,12 @@ class RunConfig:
     keep_steps: int = 0
     """So many of the last finished steps stay replayable, and what only older ones need is deleted as the run goes on; 0: all
     stays."""
-    segment_mb: int = 64
-    """Size of the files a journal consists of; the log can only be trimmed by whole ones."""
+    segment_mb: float = 64.0
+    """Size (MiB) of the files that a journal consists of: of old steps, whole ones are deleted. At most 2,000."""
+
+    @property
+    def segment_bytes(self) -> int:
+        return max(1, int(self.segment_mb * 2**20))
 
 
 @dataclass(frozen=True)
@@ -443,6 +447,7 @@ def _validate(config: Config) -> None:
             raise ConfigError(message)
 
     r, t = config.rollout, config.train
+    need(0 < config.run.segment_mb <= 2000, f"run.segment_mb = {config.run.segment_mb}: must lie in (0, 2000]")
     need(r.batch_size >= 1, f"rollout.batch_size = {r.batch_size}: must be at least 1")
     need(r.oversample >= 0, f"rollout.oversample = {r.oversample}: must not be negative")
     need(r.temperature > 0, f"rollout.temperature = {r.temperature}: training samples need a temperature above 0")
@@ -483,6 +488,8 @@ def _validate(config: Config) -> None:
 
 _LEAST: Mapping[str, int] = {
     "run.restart_budget": 0,
+    "run.snapshot_events": 0,
+    "run.keep_steps": 0,
     "tasks.train_count": 0,
     "tasks.heldout_per_level": 0,
     "tasks.warmup_count": 0,

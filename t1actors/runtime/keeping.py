@@ -1,0 +1,70 @@
+"""A running run that keeps only its last steps (``run.keep_steps``): a trimming each time that a step opens.
+
+Guarantees: what was deleted is an event, durable after it is gone (``LogTrimmed``); what could not be deleted ends nothing:
+the event says why, and the next step tries again. The deleting is done in a thread of its own and is not cut short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from t1actors.events import AnyEvent, LogTrimmed, StepOpened, decode
+from t1actors.log.errors import LogError
+from t1actors.log.interface import Log
+from t1actors.payloads import BlobError
+from t1actors.runtime.trimming import Plan, Trimmer
+
+POLL_S = 0.25
+
+
+async def keep_last_steps(
+    log: Log,
+    run_dir: Path,
+    count: int,
+    *,
+    publisher: str,
+    record: Callable[[Sequence[AnyEvent]], Awaitable[None]],
+) -> None:
+    """Trims the run in ``run_dir`` to its last ``count`` finished steps whenever ``publisher`` opens one, and at once for
+    what was open before. Ends only when cancelled."""
+    trimmer = Trimmer(run_dir)
+    reader = log.open_reader(publisher)
+    limiter = anyio.CapacityLimiter(1)
+    try:
+        async with log.watch() as watch:
+            watch.add(publisher)
+            while True:
+                frames = reader.read()
+                if any(isinstance(decode(raw), StepOpened) for frame in frames for raw in frame.events):
+                    done = await anyio.to_thread.run_sync(_trimmed, trimmer, count, limiter=limiter)
+                    if done is not None:
+                        await record([done])
+                elif not frames:
+                    await watch.wait(POLL_S)
+    finally:
+        reader.close()
+        trimmer.close()
+
+
+def _trimmed(trimmer: Trimmer, count: int) -> LogTrimmed | None:
+    plan: Plan | None = None
+    trouble = ""
+    try:
+        plan = trimmer.plan(count)
+        if plan.empty:
+            return None
+        trimmer.carry_out(plan)
+    except (LogError, BlobError, OSError) as error:
+        trouble = str(error)
+    return LogTrimmed(
+        first_step=plan.note.first_step if plan is not None else 0,
+        steps=count,
+        segment_bytes=plan.segment_bytes if plan is not None else 0,
+        blobs=len(plan.blobs) if plan is not None else 0,
+        blob_bytes=plan.blob_bytes if plan is not None else 0,
+        trouble=trouble,
+    )
