@@ -249,9 +249,11 @@ class JournalCut(Event, frozen=True, kw_only=True):
 class LogTrimmed(Event, frozen=True, kw_only=True):
     """What only steps before ``first_step`` need was deleted, because the last ``steps`` finished ones are to stay replayable
     (``run.keep_steps``): ``segment_bytes`` of journals, ``blobs`` of ``blob_bytes``. From ``first_step`` on every step
-    replays. ``trouble``: why not all of it could be deleted; it is tried again."""
+    replays, for which trials from ``kept_step`` on are kept. ``trouble``: why not all of it could be deleted; it is tried
+    again."""
 
     first_step: int
+    kept_step: int
     steps: int
     segment_bytes: int
     blobs: int

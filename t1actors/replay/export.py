@@ -32,6 +32,7 @@ from t1actors.payloads import Blobs
 from t1actors.replay.inputs import ReplayImpossible
 from t1actors.replay.report import ReplayReport
 from t1actors.replay.run import Replayer
+from t1actors.runtime.trim_note import NOTE as TRIM_NOTE
 
 _OF_NO_USE = frozenset({"log", "blobs", "sandboxes", "graders"})
 """Entries of a run directory that are not copied as they are."""
@@ -98,7 +99,7 @@ def export(run: Path, archive: Path, *, step: int | None = None, progress: Progr
             kept = [path for path in sorted(run.iterdir()) if path.name not in left]
             members += [(str(file.relative_to(run)), file) for path in kept for file in _files(path)]
         else:
-            members += [("config.toml", file) for file in _files(run / "config.toml")]
+            members += [(kept, file) for kept in ("config.toml", TRIM_NOTE) for file in _files(run / kept)]
         written = Path(folder) / "archive"
         _write(written, name, members, exported, compress=archive.suffix in (".gz", ".tgz"))
         os.replace(written, archive)

@@ -62,6 +62,7 @@ def _trimmed(trimmer: Trimmer, count: int) -> LogTrimmed | None:
         trouble = str(error)
     return LogTrimmed(
         first_step=plan.note.first_step if plan is not None else 0,
+        kept_step=plan.note.kept_step if plan is not None else 0,
         steps=count,
         segment_bytes=plan.segment_bytes if plan is not None else 0,
         blobs=len(plan.blobs) if plan is not None else 0,

@@ -1,11 +1,11 @@
 """Which steps of a run stay replayable when only the last few must, and what of the trainers' states they need.
 
 To replay a step one needs the trajectories of it and of every step since the last kept state of critic and actor, and that
-state. So the steps that stay begin at or before those that were asked for: behind a snapshot (``train.snapshot_every``).
+state. So the trials of a few more steps stay than were asked for: of those behind a snapshot (``train.snapshot_every``).
 
-Guarantees, for the steps from ``Kept.first_step`` on: whatever their replay opens is in events of these steps, in states that
-``Kept.states`` names or in the initial ones; also after the trainers have deleted every state that is no snapshot. Nothing
-that a step under way needs is left out: only finished steps are counted. Pure.
+Guarantees, for the steps from ``Kept.first_step`` on: whatever their replay opens is in events of steps from ``kept_step``
+on, in states that ``Kept.states`` names or in the initial ones; also after the trainers have deleted every state that is no
+snapshot. Nothing that a step under way needs is left out: only finished steps are counted. Pure.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ LATEST = 2
 
 @dataclass(frozen=True)
 class Kept:
-    """All that steps from ``first_step`` on need stays; ``states`` are digests of states and weights that older steps wrote
-    and that stay besides."""
+    """Steps from ``first_step`` on stay replayable, and need the trials of those from ``kept_step`` on; ``states`` are
+    digests of states and weights that older steps wrote and that stay besides."""
 
     first_step: int
+    kept_step: int
     states: frozenset[str]
 
 
@@ -72,13 +73,13 @@ class Steps:
             case _:
                 pass
 
-    def kept(self, count: int, *, since: int = 0) -> Kept:
-        """What stays when the last ``count`` finished steps must stay replayable. ``since``: the first step that is not gone
-        already."""
+    def kept(self, count: int, *, replayable: int = 0, since: int = 0) -> Kept:
+        """What stays when the last ``count`` finished steps must stay replayable. ``replayable``: the first step that still
+        is; ``since``: the first one whose trials are still there."""
         finished = since
         while finished in self.opened and self._finished(finished):
             finished += 1
-        wanted = max(since, finished - count)
+        wanted = max(replayable, finished - count)
         first, states = wanted, set(self.initial)
         for step in range(wanted, len(self.opened)):
             if step in self.opened:
@@ -86,7 +87,7 @@ class Steps:
                     first = min(first, max(needed, since))
                     states |= digests
         states |= {payload.digest for payload in self._latest()}
-        return Kept(first, frozenset(states))
+        return Kept(wanted, first, frozenset(states))
 
     def states_of(self, step: int) -> Iterator[Payload]:
         """The states and weights that the step wrote."""

@@ -1,6 +1,7 @@
 """What a run directory says of what was deleted from it on purpose: ``trimmed.json``.
 
-Guarantees: it is durable before anything goes, so what is missing without it is damage; from ``first_step`` on nothing is.
+Guarantees: it is durable before anything goes, so what is missing without it is damage; of trials from ``kept_step`` on
+nothing is missing.
 """
 
 from __future__ import annotations
@@ -16,21 +17,23 @@ NOTE = "trimmed.json"
 
 
 class TrimNote(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps from ``first_step`` on replay; of those before, nothing that only they need is kept. ``steps``: of how many
-    finished steps that was asked for last."""
+    """Steps from ``first_step`` on replay; for that the trials of steps from ``kept_step`` on are kept, and no others.
+    ``steps``: of how many finished steps that was asked for last."""
 
     first_step: int
+    kept_step: int
     steps: int
 
     def text(self, last: int | None) -> str:
         """What stays replayable, in one line. ``last``: the run's last step."""
         if self.first_step == 0:
             return "all steps replay"
-        behind = "" if last is None or last <= self.first_step else f" to {last}"
-        return (
-            f"steps {self.first_step}{behind} replay (trimmed: of the steps before, the log still has what was trained and "
-            "measured, but not their trials)"
+        which = (
+            f"steps {self.first_step} to {last} replay"
+            if last is not None
+            else f"steps from {self.first_step} on replay"
         )
+        return f"{which}; of those before the log has what was graded and trained, not their turns: it was trimmed"
 
 
 def trim_note(run_dir: Path) -> TrimNote:
@@ -38,7 +41,7 @@ def trim_note(run_dir: Path) -> TrimNote:
     try:
         return msgspec.json.decode((run_dir / NOTE).read_bytes(), type=TrimNote)
     except FileNotFoundError:
-        return TrimNote(first_step=0, steps=0)
+        return TrimNote(first_step=0, kept_step=0, steps=0)
 
 
 def write_trim_note(run_dir: Path, note: TrimNote) -> None:

@@ -1,8 +1,8 @@
 """Trimming a run: deleting what only old steps need, beginnings of journals and blobs.
 
-The journals of the supervisor, the publisher, the critic and the actor stay whole: they say what a run is and what each of
-its steps came to, and are small. Those of the sampler, the pool, the verifier and the assembler hold the trials, which is
-nearly all there is; of them whole segments go.
+Of the journals of the sampler and the pool whole segments go: they hold every turn of every trial, which is nearly all there
+is. The others stay: they say what the run is, how each trial was graded and what each step came to, so that what was measured
+is there for every step, and are small.
 
 Guarantees:
 - From ``TrimNote.first_step`` on every step stays replayable (``kept_steps``); the note is durable before anything goes.
@@ -42,7 +42,7 @@ from t1actors.runtime.recovery import SUPERVISOR
 from t1actors.runtime.trim_note import TrimNote, trim_note, write_trim_note
 
 PUBLISHER = "publisher"
-OF_TRIALS = frozenset({"sampler", "pool", "verifier", "assembler"})
+OF_TURNS = frozenset({"sampler", "pool"})
 """Actors whose journals can be trimmed; replicas are named ``sampler1`` and so on."""
 _STATES = frozenset({"state", "weights"})
 _FOR_EVER = 2**62
@@ -96,19 +96,19 @@ class Trimmer:
         """What can go when the last ``count`` finished steps must stay replayable. Raises ``LogError``, ``OSError``."""
         self._read_on()
         before = trim_note(self.run_dir)
-        kept = self._steps.kept(count, since=before.first_step)
-        note = TrimNote(first_step=kept.first_step, steps=count)
+        kept = self._steps.kept(count, replayable=before.first_step, since=before.kept_step)
+        note = TrimNote(first_step=kept.first_step, kept_step=kept.kept_step, steps=count)
         last = max(self._steps.opened, default=None)
-        if not kept.first_step:
-            return Plan(note, last, {}, (), 0, {})
+        if not kept.kept_step:
+            return Plan(before, last, {}, (), 0, {})
         blobs = tuple(sorted(self._unneeded(kept)))
         size = sum(self._blobs.size(digest) for digest in blobs)
         beginnings: dict[str, Beginning] = {}
         held: dict[str, str] = {}
-        mark = Mark(PUBLISHER, self._opened_at[kept.first_step])
+        mark = Mark(PUBLISHER, self._opened_at[kept.kept_step])
         snapshots = {name: self._log.snapshots(name) for name in self._log.journals() if name != SUPERVISOR}
         for name in self._log.journals():
-            if name.rstrip("0123456789") not in OF_TRIALS:
+            if name.rstrip("0123456789") not in OF_TURNS:
                 continue
             bound, holder = self._bound(name, snapshots)
             beginning = beginning_of(self._log.directory(name), before=bound, mark=mark)
@@ -152,7 +152,7 @@ class Trimmer:
         return min(bounds, default=(0, "no actor has a snapshot"))
 
     def _unneeded(self, kept: Kept) -> Iterator[str]:
-        first = kept.first_step
+        first = kept.kept_step
         for digest, step in self._named.items():
             if step < first and self._blobs.has(digest):
                 yield digest
