@@ -60,7 +60,8 @@ class Lanes:
 
 
 def typical_step(view: RunView, *, since: int = 0) -> StepView | None:
-    """The step worth drawing, from step ``since`` on: of the training steps that overlapped others on both sides the one that took the median
+    """The step worth drawing, from step ``since`` on: of the training steps that overlapped others on both sides the one that
+    took the median
     time; else the newest that comes nearest to that."""
     steps = [s for number, s in sorted(view.steps.items()) if number >= since]
     done = [s for s in steps if s.done_ns is not None]
