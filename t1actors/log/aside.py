@@ -35,6 +35,7 @@ from t1actors.log.segments import (
     read_end_of,
     segment_path,
     write_end,
+    written_bytes,
 )
 from t1actors.log.trimmed import WHOLE, Trimmed, kept_segments, trimmed_of
 
@@ -149,7 +150,9 @@ def _read(directory: Path, objection: Callable[[Frame], str], ground: Callable[[
     sealed, following, epoch = True, trimmed.first_sequence, 0
     digest, chained = trimmed.previous, False
     durable = read_end_of(directory) or START
-    for number, segment in enumerate(kept_segments(directory, trimmed), trimmed.first_segment):
+    segments = kept_segments(directory, trimmed)
+    for number, segment in enumerate(segments, trimmed.first_segment):
+        last = segment == segments[-1]
         if segment != number or not sealed:
             found.reason = f"the frame that ends segment {number - 1} is missing"
             return found
@@ -168,6 +171,8 @@ def _read(directory: Path, objection: Callable[[Frame], str], ground: Callable[[
                     if refused := objection(frame):
                         raise FrameError(refused)
                 except FrameError as error:
+                    if last and not written_bytes(data[offset:]):
+                        break  # the zeros that the writer keeps ahead of its frames
                     place = f"segment {segment}, offset {offset:,}"
                     torn = Position(segment, offset) >= durable
                     found.reason = f"{place}: never acknowledged, and {error}" if torn else f"{place}: {error}"
@@ -192,7 +197,7 @@ def _write_aside(directory: Path, whole: _Whole, count: int) -> Aside | None:
         for segment in list_segments(directory)
         if segment >= start.segment
     )
-    if not rest and not whole.reason:
+    if not whole.reason and not written_bytes(rest):
         return None
     first = whole.next_sequence(count)
     if count == len(whole.marks):

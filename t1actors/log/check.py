@@ -22,7 +22,7 @@ from t1actors.log.filelog import FileLog
 from t1actors.log.frame import Frame
 from t1actors.log.recovery import mapped
 from t1actors.log.seal import read_seal, seal_path
-from t1actors.log.segments import START, Position, end_path, list_segments, segment_path
+from t1actors.log.segments import START, Position, end_path, list_segments, read_end_of, segment_path
 from t1actors.log.trimmed import kept_segments, trimmed_of
 from t1actors.payloads import BlobError
 
@@ -194,8 +194,11 @@ def _read_all(log: FileLog, journals: dict[str, _Journal], progress: Callable[[i
 
 
 def _segment_sizes(directory: Path) -> dict[int, int]:
+    """How much of each segment there is to read."""
+    end = read_end_of(directory) or START
     segments = kept_segments(directory, trimmed_of(directory))
-    return {segment: segment_path(directory, segment).stat().st_size for segment in segments}
+    sizes = {segment: segment_path(directory, segment).stat().st_size for segment in segments}
+    return {n: min(size, end.offset) if n == end.segment else size for n, size in sizes.items() if n <= end.segment}
 
 
 def check_blobs(blobs: FileBlobs, progress: Callable[[int, int], None] | None = None) -> list[Problem]:

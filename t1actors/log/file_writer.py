@@ -2,19 +2,23 @@
 
 Guarantees: ``append`` returns when the frame is flushed (``durability="machine"``; with ``"process"`` it is in the
 kernel, which survives kill -9 but no power cut) and then published, in this order, by a write of the durable end that
-wakes the readers. After a failed write or flush nothing is tried again: the kernel may have marked pages clean that
-never reached the disk, so this writer is finished and its process must end; the next opening finds out what is there.
+wakes the readers. A sealed segment is its frames and nothing else, and so is the last one once the writer is closed; while
+a ``"machine"`` writer lives, zeros lie behind them (``log.ahead``). After a failed write or flush, or an append that was
+interrupted, nothing is tried again: the kernel may have marked pages clean that never reached the disk, so this writer is
+finished and its process must end; the next opening finds out what is there.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from msgspec import structs
 
+from t1actors.log.ahead import ZerosAhead
 from t1actors.log.consumed import consumed_by_others
 from t1actors.log.errors import JournalFailed
 from t1actors.log.frame import CommitHead, encode_frame, frame_digest
@@ -56,7 +60,11 @@ class FileJournalWriter:
         except BaseException:
             os.close(self._segment_fd)
             raise
+        self._zeros = ZerosAhead(self._segment_fd, segment_bytes)
         self._unusable = ""
+        self._interrupted = (
+            f"journal {name}: an append of this writer was interrupted; end this process and start again"
+        )
 
     def append(self, head: CommitHead, events: Sequence[bytes]) -> int:
         """As ``JournalWriter.append``."""
@@ -67,13 +75,16 @@ class FileJournalWriter:
         first = self.next_sequence
         head = structs.replace(head, previous=self._last_frame)
         data = encode_frame(head, events, base_sequence=first, epoch=self.epoch, seals=seals)
+        self._unusable = self._interrupted  # until the frame is through, nobody may go on or cut
         try:
             if self._sealed:
                 self._start_segment()
             write_all(self._segment_fd, data, self._offset)
+            end = self._offset + len(data)
             if self._flushes:
+                self._zeros.follow(end, len(data))
                 os.fdatasync(self._segment_fd)
-            write_end(self._end_fd, Position(self._segment, self._offset + len(data)))
+            write_end(self._end_fd, Position(self._segment, end))
             self._grew(data, first, first + len(events), seals=seals)
         except OSError as error:
             place = f"{segment_path(self._directory, self._segment)}, offset {self._offset:,}"
@@ -82,6 +93,7 @@ class FileJournalWriter:
                 "again: recovery decides what is durable"
             )
             raise JournalFailed(self._unusable) from error
+        self._unusable = ""
         return first
 
     @property
@@ -97,7 +109,12 @@ class FileJournalWriter:
         """As ``JournalWriter.close``."""
         if self._segment_fd < 0:
             return
-        self._unusable = self._unusable or f"journal {self.name}: the writer of epoch {self.epoch} is closed"
+        if not self._unusable:
+            self._unusable = f"journal {self.name}: the writer of epoch {self.epoch} is closed"
+            # Nothing depends on it: zeros that stay are as a crash leaves them.
+            with suppress(OSError):
+                if self._zeros.cut(self._offset):
+                    os.fsync(self._segment_fd)
         os.close(self._segment_fd)
         os.close(self._end_fd)
         self._segment_fd = self._end_fd = -1
@@ -120,7 +137,7 @@ class FileJournalWriter:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         os.close(self._segment_fd)
         self._segment_fd, self._segment, self._offset, self._sealed = descriptor, self._segment + 1, 0, False
-        self._growing = SealBuilder()
+        self._growing, self._zeros = SealBuilder(), ZerosAhead(descriptor, self._segment_bytes)
         if self._flushes:
             os.fsync(descriptor)
             fsync_directory(self._directory)

@@ -105,6 +105,7 @@ class Header(NamedTuple):
 
 _head_encoder = msgspec.msgpack.Encoder(order="deterministic")
 _head_decoder = msgspec.msgpack.Decoder(CommitHead)
+_one_value = msgspec.msgpack.Decoder(msgspec.Raw)
 _items_decoder = msgspec.msgpack.Decoder(tuple[msgspec.Raw, ...])
 
 
@@ -130,13 +131,12 @@ def encode_frame(
             "are allowed. Commit fewer decisions at once, and keep large payloads in blobs"
         )
     try:
-        whole = [len(memoryview(item)) for item in _items(body, 1 + len(events))[1:]] == [
-            len(event) for event in events
-        ]
-    except msgspec.DecodeError:
-        whole = False
-    if not whole:
-        raise FrameRefused(f"one of {len(events)} events (base sequence {base_sequence}) is not one MessagePack value")
+        for event in events:
+            _one_value.decode(event)
+    except msgspec.DecodeError as error:
+        raise FrameRefused(
+            f"one of {len(events)} events (base sequence {base_sequence}) is not one MessagePack value ({error})"
+        ) from error
     rest = _REST.pack(len(events), base_sequence, epoch, _FLAG_SEALS if seals else 0)
     return b"".join((_LEAD.pack(MAGIC, len(body), crc32c(body, crc32c(rest))), rest, body))
 

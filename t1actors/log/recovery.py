@@ -8,10 +8,11 @@ only when no whole frame lies behind them.
   they are written again and flushed before they are published.
 - A bad stretch past the end with a whole frame *behind* it is damage too: a torn tail has nothing behind it.
 - What remains is the torn tail of a frame that was never acknowledged: cut off, and its size is reported.
+- Zeros at the very end are what the writer keeps ahead of its frames (``log.ahead``): cut off, and nothing to report.
 
-Guarantees: after ``recover`` the durable end is the end of the files; every frame was checksummed (or its sealed segment
-hashed as a whole); sequences have no gap; every sealed segment has its seal beside it. A journal that is refused is left
-as it was. The caller holds the lock.
+Guarantees: after ``recover`` the durable end is the end of the files, so nothing is left behind it that could later be taken
+for frames; every frame was checksummed (or its sealed segment hashed as a whole); sequences have no gap; every sealed segment
+has its seal beside it. A journal that is refused is left as it was. The caller holds the lock.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from t1actors.log.segments import (
     segment_path,
     write_all,
     write_end,
+    written_bytes,
 )
 from t1actors.log.trimmed import Trimmed, kept_segments, trimmed_of
 
@@ -151,7 +153,7 @@ class _Scan:
                 offset = self._frames(segment, data)
             if self._fault is not None:
                 self._refuse_frames_behind(segment, data, offset)
-                self.torn_bytes += len(data) - offset
+                self.torn_bytes += written_bytes(data[offset:])
 
     def finish(self, consumed: Consumed | None) -> None:
         """All segments are seen: nothing that was acknowledged or read may be missing at their end."""

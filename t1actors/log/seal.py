@@ -22,6 +22,9 @@ from t1actors.log.segments import segment_path
 INDEX_EVERY_BYTES = 64 * 1024
 """A frame is listed when at least so many bytes lie between it and the one listed before."""
 
+_HASH_BYTES = 64 * 1024
+"""blake3 is four times faster a byte on this much at once than on a small frame."""
+
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of one segment: ``size_bytes`` and ``blake3`` (hex) of its file, the sequences of its events (``first_sequence`` up to
@@ -63,6 +66,7 @@ class SealBuilder:
         self._index: list[tuple[int, int]] = []
         self._first: int | None = None
         self._hashed = 0
+        self._waiting = bytearray()
 
     def frame(self, offset: int, base_sequence: int) -> None:
         """A frame starts at ``offset``. Its bytes are given to ``hashed``."""
@@ -73,12 +77,19 @@ class SealBuilder:
 
     def hashed(self, data: bytes | memoryview) -> None:
         """The file goes on with ``data``."""
-        self._hasher.update(data)
         self._hashed += len(data)
+        if len(self._waiting) + len(data) < _HASH_BYTES:
+            self._waiting += data
+            return
+        self._hasher.update(self._waiting)
+        self._hasher.update(data)
+        self._waiting.clear()
 
     def seal(self, *, next_sequence: int, epoch: int, last_frame: bytes) -> Seal:
         """Of all that was given. At least one frame was."""
         assert self._first is not None
+        self._hasher.update(self._waiting)
+        self._waiting.clear()
         seal = Seal(
             size_bytes=self._hashed,
             blake3=self._hasher.hexdigest(),

@@ -84,6 +84,11 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
+def written_bytes(data: bytes | memoryview) -> int:
+    """How much of ``data`` is there without the zeros at its end, which a writer keeps ahead of its frames."""
+    return len(bytes(data).rstrip(b"\0"))
+
+
 def fsync_directory(path: Path) -> None:
     """Make the names in ``path`` durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

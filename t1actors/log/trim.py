@@ -14,7 +14,7 @@ from t1actors.log.errors import JournalDamaged
 from t1actors.log.frame import Frame, FrameError, decode_body, verify_frame
 from t1actors.log.recovery import mapped
 from t1actors.log.seal import read_seal
-from t1actors.log.segments import read_end_of, segment_path
+from t1actors.log.segments import Position, read_end_of, segment_path
 from t1actors.log.trimmed import Trimmed, delete_before, kept_segments, trimmed_of, write_trimmed
 
 
@@ -45,7 +45,7 @@ def beginning_of(directory: Path, *, before: int, mark: Mark) -> Beginning:
         seal = read_seal(directory, segment)
         if end is None or segment >= end.segment or seal is None or seal.next_sequence >= before:
             break
-        following = _first_frame(directory, segment + 1)
+        following = _first_frame(directory, segment + 1, end)
         # Vectors only grow: when the frame behind does not rest on the mark, none before it does.
         if following is None or following.head.vector.get(mark.journal, -1) >= mark.sequence:
             break
@@ -70,12 +70,12 @@ def _size(directory: Path, segment: int) -> int:
     return segment_path(directory, segment).stat().st_size
 
 
-def _first_frame(directory: Path, segment: int) -> Frame | None:
-    """None: there is none yet."""
+def _first_frame(directory: Path, segment: int, end: Position) -> Frame | None:
+    """None: none is durable yet."""
+    if Position(segment, 0) >= end:
+        return None
     try:
         with mapped(segment_path(directory, segment)) as data:
-            if not data:
-                return None
             return decode_body(directory.name, data, 0, verify_frame(data, 0, len(data)))
     except FileNotFoundError:
         return None

@@ -3,6 +3,8 @@
 The code under test works on real files; ``Disk`` watches its system calls. At a crash it makes another directory that holds
 what a disk could hold then: of every file the flushed content, with any of the sectors that were written since; its size the
 flushed one, the present one, or between; names whose directory was not flushed may be missing, removed ones may be back.
+A sector whose write was lost reads as what was flushed there before (zeros, where a journal keeps zeros ahead of its frames),
+and as zeros behind the flushed size.
 """
 
 from __future__ import annotations

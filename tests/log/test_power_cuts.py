@@ -13,8 +13,9 @@ from t1actors.log.blobs import FileBlobs
 from t1actors.log.filelog import FileLog
 from t1actors.log.frame import CommitHead
 from t1actors.log.lock import Holder
+from t1actors.log.segments import written_bytes
 from t1actors.payloads import BlobError
-from tests.log.sectors import Disk, PowerCut
+from tests.log.sectors import SECTOR, Disk, PowerCut
 from tests.log.support import event, frames_of
 
 
@@ -29,6 +30,8 @@ class Storm:
         self.acknowledged: list[bytes] = []
         self.tried: list[bytes] = []
         self.crashes = 0
+        self.with_zeros = 0
+        """Crashes that left zeros ahead of the frames."""
         self.value = 0
 
     def life(self) -> None:
@@ -37,9 +40,9 @@ class Storm:
             disk = Disk(self.directory, patch)
             disk.dies_at = self.draw.randint(1, 60)
             try:
-                writer = FileLog(self.directory / "log", segment_bytes=self.draw.choice([1, 900, 1 << 20])).open_writer(
-                    "a"
-                )
+                writer = FileLog(
+                    self.directory / "log", segment_bytes=self.draw.choice([1, 900, 20_000, 1 << 20])
+                ).open_writer("a")
                 self.settle(self.directory)
                 while True:
                     self.value += 1
@@ -55,6 +58,7 @@ class Storm:
             disk.crash(after, self.draw)
         shutil.rmtree(self.directory)
         self.directory = after
+        self.with_zeros += any(len(data) - written_bytes(data) > SECTOR for data in segments_of(after / "log" / "a"))
         lock = after / "log" / "a" / "lock"
         if lock.exists() and (text := lock.read_bytes().strip(b" \n\0")):
             holder = msgspec.json.decode(text, type=Holder)
@@ -73,8 +77,13 @@ class Storm:
         self.acknowledged = self.tried = found
 
 
-def storm(root: Path, seeds: range, lives: int) -> int:
-    crashes = 0
+def segments_of(directory: Path) -> list[bytes]:
+    return [path.read_bytes() for path in directory.glob("*.seg")]
+
+
+def storm(root: Path, seeds: range, lives: int) -> tuple[int, int]:
+    """How many crashes, and how many of them left zeros."""
+    crashes = with_zeros = 0
     for seed in seeds:
         (root / str(seed)).mkdir()
         journal = Storm(root / str(seed), seed)
@@ -84,17 +93,22 @@ def storm(root: Path, seeds: range, lives: int) -> int:
                 journal.check()
         journal.check()
         crashes += journal.crashes
+        with_zeros += journal.with_zeros
         shutil.rmtree(root / str(seed))
-    return crashes
+    return crashes, with_zeros
 
 
 def test_three_hundred_power_cuts_lose_nothing_acknowledged(tmp_path: Path):
-    assert storm(tmp_path, range(30), 10) == 300
+    crashes, with_zeros = storm(tmp_path, range(30), 10)
+    assert crashes == 300
+    assert with_zeros > 50
 
 
 @pytest.mark.slow
 def test_three_thousand_power_cuts_lose_nothing_acknowledged(tmp_path: Path):
-    assert storm(tmp_path, range(1000, 1300), 10) == 3000
+    crashes, with_zeros = storm(tmp_path, range(1000, 1300), 10)
+    assert crashes == 3000
+    assert with_zeros > 500
 
 
 def test_a_writer_that_does_not_flush_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -98,11 +98,12 @@ def test_a_reader_starts_by_the_index_in_the_middle_of_a_large_segment(tmp_path:
     log = FileLog(tmp_path, "process", segment_bytes=1 << 20)
     writer = log.open_writer("a")
     for n in range(40):
-        writer.append(CommitHead(), [event("x" * 40_000), event(n)])
+        writer.append(CommitHead(), [event("x" * (70_000 if n % 4 == 3 else 30_000)), event(n)])
     writer.close()
     seal = read_seal(tmp_path / "a", 0)
     assert seal is not None
     assert len(seal.index) > 8
+    assert seal.blake3 == blake3(segment_path(tmp_path / "a", 0).read_bytes()).hexdigest()
     for start in range(81):
         reader = log.open_reader("a", from_sequence=start)
         frames = read_all(reader)
