@@ -71,7 +71,7 @@ class FileBlobs:
                 if not self._is_whole(digest):
                     self._write(path, data, flush=False)
             if digests and self._flushes:
-                _sync_file_system(self.root)
+                sync_file_system(self.root)
         except OSError as error:
             raise _unstored(path, error) from error
         return digests
@@ -202,7 +202,7 @@ def _unstored(path: Path, error: OSError) -> BlobError:
     return BlobError(f"{path} could not be stored ({error}); see to the disk, then start again")
 
 
-def _sync_file_system(root: Path) -> None:
+def sync_file_system(root: Path) -> None:
     """Flush everything written to the file system that holds ``root``."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

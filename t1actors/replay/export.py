@@ -33,6 +33,7 @@ from t1actors.replay.inputs import ReplayImpossible
 from t1actors.replay.report import ReplayReport
 from t1actors.replay.run import Replayer
 from t1actors.runtime.trim_note import NOTE as TRIM_NOTE
+from t1actors.runtime.trim_note import trim_note
 
 _OF_NO_USE = frozenset({"log", "blobs", "sandboxes", "graders"})
 """Entries of a run directory that are not copied as they are."""
@@ -85,7 +86,7 @@ def export(run: Path, archive: Path, *, step: int | None = None, progress: Progr
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".export-") as folder:
         log = _copied(run, Path(folder) / "log", progress)
         blobs = FileBlobs(run / "blobs")
-        replayed, digests = (None, _named(log, blobs)) if step is None else _replayed(log, blobs, step)
+        replayed, digests = (None, _named(log, blobs)) if step is None else _replayed(run, log, blobs, step)
         checked = check_journals(log)
         if checked.problems:
             raise _damaged(run, checked.problems[0].message)
@@ -132,10 +133,10 @@ def _named(log: FileLog, blobs: FileBlobs) -> list[str]:
     return found
 
 
-def _replayed(log: FileLog, blobs: FileBlobs, step: int) -> tuple[ReplayReport, list[str]]:
+def _replayed(run: Path, log: FileLog, blobs: FileBlobs, step: int) -> tuple[ReplayReport, list[str]]:
     opened = _Opened(blobs)
     try:
-        replayer = Replayer.of(log, opened)
+        replayer = Replayer.of(log, opened, trimmed=trim_note(run))
     except ReplayImpossible as error:
         raise ExportRefused(str(error)) from error
     report = replayer.step(step)

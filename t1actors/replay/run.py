@@ -58,7 +58,14 @@ class Replayer:
         return cls.of(FileLog(run_dir / "log"), FileBlobs(run_dir / "blobs"), progress)
 
     @classmethod
-    def of(cls, log: FileLog, blobs: Blobs, progress: Callable[[int, int], None] | None = None) -> Replayer:
+    def of(
+        cls,
+        log: FileLog,
+        blobs: Blobs,
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        trimmed: TrimNote | None = None,
+    ) -> Replayer:
         """The run of a log and the blobs that it names, wherever they are. As ``open``."""
         try:
             if progress is None:
@@ -66,7 +73,7 @@ class Replayer:
             else:
                 total = log.events()
                 inputs = read_inputs(log, lambda done: progress(done, total))
-            trimmed = trim_note(log.root.parent)
+            trimmed = trimmed or trim_note(log.root.parent)
         except (LogError, ConfigError, msgspec.DecodeError) as error:
             raise ReplayImpossible(f"{log.root.parent}: {error}") from error
         return cls(inputs, blobs, trimmed)

@@ -30,7 +30,7 @@ from t1actors.events import (
     WeightsOffered,
     decode,
 )
-from t1actors.log.blobs import FileBlobs
+from t1actors.log.blobs import FileBlobs, sync_file_system
 from t1actors.log.filelog import FileLog
 from t1actors.log.interface import JournalReader, Snapshot
 from t1actors.log.sweep import digests_in
@@ -126,6 +126,9 @@ class Trimmer:
         for digest in plan.blobs:
             self._blobs.delete(digest)
             self._named.pop(digest, None)
+        if plan.beginnings:
+            # With log_durability = "process" nobody flushed the snapshots, nor the frames that they are of.
+            sync_file_system(self.run_dir)
         for name, beginning in plan.beginnings.items():
             begin_at(self._log.directory(name), beginning.trimmed)
 
