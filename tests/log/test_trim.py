@@ -18,7 +18,7 @@ from t1actors.log.merged import merged
 from t1actors.log.salvage import salvage
 from t1actors.log.segments import list_segments, segment_path
 from t1actors.log.trim import Mark, begin_at, beginning_of
-from t1actors.log.trimmed import Trimmed, trimmed_of, trimmed_path, write_trimmed
+from t1actors.log.trimmed import WHOLE, Trimmed, trimmed_of, trimmed_path, write_trimmed
 from tests.log.support import event, frames_of, read_all
 
 NOTHING = Mark("nobody", 0)
@@ -26,9 +26,9 @@ SEGMENT_BYTES = 600
 
 
 def written(root, *, frames=40, empty_every=0):
-    """Two journals: ``first`` is alone, ``second`` has read it as far as it is."""
+    """``first`` is alone, ``second`` has read it as far as it is, ``third`` has read the second."""
     log = FileLog(root, "process", segment_bytes=SEGMENT_BYTES)
-    first, second = log.open_writer("first"), log.open_writer("second")
+    first, second, third = map(log.open_writer, ("first", "second", "third"))
     for n in range(frames):
         first.append(CommitHead(), [event(f"a{n}"), event(f"b{n}")])
         vector = {"first": 2 * n + 1}
@@ -37,8 +37,15 @@ def written(root, *, frames=40, empty_every=0):
             second.append(CommitHead(vector=vector, inputs=(InputRun("first", 2 * n, 2 * n + 1, 0),)), [])
         else:
             second.append(CommitHead(vector=vector, inputs=inputs), [event(f"c{n}")])
-    first.close()
-    second.close()
+        sequence = second.next_sequence - 1
+        if sequence >= 0 and third.next_sequence < sequence:
+            runs = (InputRun("second", third.next_sequence, sequence, 0),) if third.next_sequence <= sequence else ()
+            third.append(
+                CommitHead(vector={**vector, "second": sequence}, inputs=runs),
+                [event(f"d{n}") for n in range(third.next_sequence, sequence + 1)],
+            )
+    for writer in (first, second, third):
+        writer.close()
     return log
 
 
@@ -104,11 +111,21 @@ def test_nothing_goes_that_must_stay(tmp_path_factory, before, marked, empty_eve
     assert check_journals(log).problems == []
 
 
+def test_frames_that_rest_on_the_mark_stay_also_when_those_behind_rest_on_no_more(tmp_path):
+    log = FileLog(tmp_path, "process", segment_bytes=300)
+    writer = log.open_writer("second")
+    for n in range(20):
+        writer.append(CommitHead(vector={"first": 7}), [event(f"{n} " + "x" * 50)])
+    writer.close()
+    assert trimmed_at(log, "second", 10**9, Mark("first", 7)) == WHOLE
+    assert trimmed_at(log, "second", 10**9, Mark("first", 8)) != WHOLE
+
+
 def test_the_last_segment_stays_whatever_is_asked(log):
     for _ in range(3):
         trimmed_at(log, "first", 10**9)
     assert len(list_segments(log.directory("first"))) == 1
-    assert log.events() < 160
+    assert frames_count(log, "first") < 20
 
 
 def test_the_chain_goes_on_and_the_runs_digest_is_what_it_was(log):
@@ -139,7 +156,8 @@ def test_a_trimmed_journal_opens_and_goes_on(log):
 def test_the_merged_view_shows_what_is_kept(log):
     first, second = trimmed_at(log, "first", 50), trimmed_at(log, "second", 30)
     shown = list(merged(log))
-    assert len(shown) == log.events() == (80 - first.first_sequence) + (40 - second.first_sequence)
+    third = sum(len(frame.events) for frame in frames_of(log, "third"))
+    assert len(shown) == log.events() == (80 - first.first_sequence) + (40 - second.first_sequence) + third
 
 
 def test_a_segment_that_is_missing_without_having_been_trimmed_is_damage(log):
@@ -248,7 +266,7 @@ def test_a_trimmed_run_that_was_damaged_is_salvaged(log, tmp_path):
     data[100] ^= 1
     path.write_bytes(data)
     saved = salvage(run, tmp_path / "saved")
-    assert {aside.journal for aside in saved.asides} == {"first", "second"}
+    assert {aside.journal for aside in saved.asides} == {"first", "second", "third"}
     after = FileLog(tmp_path / "saved" / "log")
     assert after.kept_from("first") == trimmed.first_sequence
     assert check_journals(after).problems == []
@@ -262,6 +280,8 @@ def test_a_trimmed_journal_of_which_nothing_is_whole_is_cut_to_its_beginning(log
     path.write_bytes(bytes(path.stat().st_size))
     [aside, *_] = set_aside(log.root)
     assert (aside.journal, aside.from_sequence) == ("first", trimmed.first_sequence)
+    kept = frames_of(log, "second")  # what rests on the part that was trimmed stands
+    assert kept[-1].head.vector["first"] == trimmed.first_sequence - 1
     writer = log.open_writer("first")
     assert writer.next_sequence == trimmed.first_sequence
     writer.append(CommitHead(), [event("again")])

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from t1actors import config as cfg
-from t1actors.events import ActorUpdated, LogTrimmed, RunFinished, StepOpened, decode
+from t1actors.events import ActorUpdated, CriticUpdated, LogTrimmed, RunFinished, StepOpened, decode
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.check import check_blobs, check_journals, run_digest
 from t1actors.log.errors import Truncated
@@ -141,13 +141,18 @@ def test_it_is_whole_and_has_the_digest_that_it_had(whole: TinyRun, trimmed: Pat
 
 def test_what_an_actor_needs_stays_however_little_is_asked_for(whole: TinyRun, copied: Path) -> None:
     oldest = {n: FileLog(copied / "log").snapshots(n)[-1] for n, _ in ACTORS}
-    plan = trim(copied, 1)
-    assert plan.held  # a snapshot is older than the last step
+    trim(copied, 1)
     log = FileLog(copied / "log")
     for reader, snapshot in oldest.items():
         for name in OF_TURNS:
             assert log.kept_from(name) <= snapshot.positions.get(name, log.kept_from(name))
         assert log.kept_from(reader) <= snapshot.base_sequence
+    # The last steps were evaluations: the states that the trainers would go on from are older than what is kept.
+    blobs = FileBlobs(copied / "blobs")
+    updates = whole.of(ActorUpdated)[-2:]
+    for payload in [p for e in updates for p in (e.state, e.weights)] + [e.state for e in whole.of(CriticUpdated)[-2:]]:
+        assert blobs.has(payload.digest)
+    assert trim_note(copied).kept_step > updates[-1].step
 
 
 def test_an_actor_without_a_snapshot_holds_everything_back(copied: Path) -> None:

@@ -87,6 +87,45 @@ def test_from_any_frame_on_recovery_comes_to_the_same():
             assert rebuilt(found) == rebuilt(whole), f"{name} after {frames} frames"
 
 
+class Loud(toys.Triple):
+    """Emits more for an event than many would fit into a frame."""
+
+    reads = frozenset({"driver"})
+
+    def decide(self, state, event):
+        return Decision(events=[toys.number(1, "x" * 60_000)]) if isinstance(event, GenerationQuiesced) else NOTHING
+
+
+class Counted(Loud):
+    def initial(self):
+        return toys.Received()
+
+    def fold(self, state, event):
+        if isinstance(event, GenerationQuiesced):
+            state.numbers.append(event.step)
+        return state
+
+
+def test_a_snapshot_may_be_of_a_frame_that_ends_in_the_middle_of_anothers():
+    world = World()
+    world.introduce("driver")
+
+    async def main():
+        async with world.hosting(Counted):
+            world.say("driver", *(toys.number(n, "driver") for n in range(30)))
+            await settle()
+
+    run_virtual(main)
+    whole = recovered_by(world.log, "actor", made(Counted), epoch=2)
+    positions = set()
+    for frames in range(1, frame_count(world.log, "actor") + 1):
+        snapshot = taken_after(world.log, "actor", made(Counted), frames)
+        positions.add(snapshot.positions.get("driver", 0))
+        found = recovered_by(world.log, "actor", made(Counted), epoch=2, snapshot=snapshot)
+        assert rebuilt(found) == rebuilt(whole)
+    assert positions - {0, 30}
+
+
 def journal(log, name):
     from t1actors.events import decode
 
