@@ -19,6 +19,8 @@ from t1actors.payloads import BlobError
 from t1actors.runtime.trimming import Plan, Trimmer
 
 POLL_S = 0.25
+RECENT_S = 60.0
+"""Much longer than from a blob to the event that names it."""
 
 
 async def keep_last_steps(
@@ -31,7 +33,7 @@ async def keep_last_steps(
 ) -> None:
     """Trims the run in ``run_dir`` to its last ``count`` finished steps whenever ``publisher`` opens one, and at once for
     what was open before. Ends only when cancelled."""
-    trimmer = Trimmer(run_dir)
+    trimmer = Trimmer(run_dir, RECENT_S)
     reader = log.open_reader(publisher)
     limiter = anyio.CapacityLimiter(1)
     try:

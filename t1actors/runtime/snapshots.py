@@ -154,7 +154,10 @@ def _reaches(log: Log, journal: str, position: int) -> bool:
         return True
     reader = log.open_reader(journal, from_sequence=position - 1)
     try:
-        return any(frame.next_sequence >= position for frame in reader.read(max_frames=1))
+        while frames := reader.read(max_frames=1):  # the first ones may hold no event
+            if frames[0].next_sequence >= position:
+                return True
+        return False
     finally:
         reader.close()
 

@@ -8,13 +8,14 @@ Guarantees:
 - From ``TrimNote.first_step`` on every step stays replayable (``kept_steps``); the note is durable before anything goes.
 - No actor named in the log is kept from going on: a segment stays while it lies at or behind the reading position in the
   oldest snapshot that an actor has, or at or behind the frame of its own.
-- A blob goes only when events of old steps are all that names it. Blobs go before the segments that name them, so a trimming
-  that was interrupted is ended by the next.
+- A blob goes only when events of old steps are all that names it, and not while one may be about to. Blobs go before the
+  segments that name them, so a trimming that was interrupted is ended by the next.
 - Readers that are no actors hold nothing back.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,9 +72,12 @@ class Plan:
 
 @dataclass
 class Trimmer:
-    """Knows the run's log as far as it has read it; ``plan`` reads on, ``carry_out`` deletes. For one task at a time."""
+    """Knows the run's log as far as it has read it; ``plan`` reads on, ``carry_out`` deletes. For one task at a time.
+    ``recent_s``: blobs that were put within so many seconds stay for now. Of a run that goes on, a blob may just have been
+    put again, the same bytes as long ago, and the event that names it is still to come."""
 
     run_dir: Path
+    recent_s: float = 0.0
     _steps: Steps = field(default_factory=Steps)
     _named: dict[str, int] = field(default_factory=dict[str, int])
     """Blob -> the newest step that an event of names it."""
@@ -124,8 +128,9 @@ class Trimmer:
         if not plan.empty:
             write_trim_note(self.run_dir, plan.note)
         for digest in plan.blobs:
-            self._blobs.delete(digest)
-            self._named.pop(digest, None)
+            if self._old_enough(digest):
+                self._blobs.delete(digest)
+                self._named.pop(digest, None)
         if plan.beginnings:
             # With log_durability = "process" nobody flushed the snapshots, nor the frames that they are of.
             sync_file_system(self.run_dir)
@@ -157,15 +162,18 @@ class Trimmer:
     def _unneeded(self, kept: Kept) -> Iterator[str]:
         first = kept.kept_step
         for digest, step in self._named.items():
-            if step < first and self._blobs.has(digest):
+            if step < first and self._old_enough(digest):
                 yield digest
         stays = {
             p.digest for step in range(first, _end(self._steps)) for p in self._steps.states_of(step)
         } | kept.states
         for step in range(first):
             for payload in self._steps.states_of(step):
-                if payload.inline is None and payload.digest not in stays and self._blobs.has(payload.digest):
+                if payload.inline is None and payload.digest not in stays and self._old_enough(payload.digest):
                     yield payload.digest
+
+    def _old_enough(self, digest: str) -> bool:
+        return self._blobs.put_before(digest, time.time() - self.recent_s)
 
     # --- reading ----------------------------------------------------------------------------------------------------------
 

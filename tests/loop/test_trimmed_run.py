@@ -219,8 +219,9 @@ def test_an_interrupted_run_that_was_trimmed_is_resumed_and_ends_with_the_same_w
 
 
 def test_a_run_that_keeps_its_last_steps_deletes_as_it_goes_on_and_ends_with_the_same_weights(
-    whole: TinyRun, tmp_path: Path
+    whole: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("t1actors.runtime.keeping.RECENT_S", 0.2)  # the run itself takes no minute
     run_dir = tmp_path / "run"
     result = run_once(run_dir, *TINY, *SETS, "run.keep_steps=3", preset="smoke")
     assert result.reason == "finished", result.detail

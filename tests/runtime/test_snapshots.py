@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from t1actors.config import Config, RunConfig, ScheduleConfig
-from t1actors.events import GenerationQuiesced
+from t1actors.events import GenerationQuiesced, encode
 from t1actors.log.filelog import FileLog
+from t1actors.log.frame import CommitHead
+from t1actors.log.interface import Snapshot
 from t1actors.log.memory import MemoryLog
 from t1actors.log.snapshots import read_snapshots, snapshot_files, write_snapshot
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Wait
@@ -238,6 +240,23 @@ def test_a_snapshot_that_has_read_more_than_there_is_is_not_used(kept):
     newest, _ = kept.snapshots("source")
     write_snapshot(kept.directory("source"), structs.replace(newest, positions={"supervisor": 10_000}), flush=False)
     assert chosen(kept) == kept.snapshots("source")[1]
+
+
+def test_frames_without_events_do_not_make_a_journal_look_shorter(tmp_path):
+    log = FileLog(tmp_path, "process")
+    others, own = log.open_writer("driver"), log.open_writer("source")
+    for events in (1, 0, 0, 1, 0):
+        others.append(CommitHead(), [encode(toys.number(1, "driver"))] * events)
+    own.append(CommitHead(), [])
+    for position, there in ((1, True), (2, True), (3, False)):
+        snapshot = Snapshot(
+            base_sequence=0, next_sequence=0, last_frame=own.last_frame, code="now", shape=form_of(toys.Emitted()),
+            positions={"driver": position}, vector={}, content=b"",
+        )  # fmt: skip
+        own.keep(snapshot)
+        assert chosen(log) == (snapshot if there else None)
+    others.close()
+    own.close()
 
 
 def test_the_latest_two_are_kept(kept):

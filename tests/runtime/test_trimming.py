@@ -1,5 +1,8 @@
 """What a trimming leaves alone, and what a loss of the machine makes of a trimmed run."""
 
+import os
+import time
+
 import pytest
 
 from t1actors.events import TrajectoryAssembled, encode
@@ -11,9 +14,10 @@ from t1actors.log.segments import end_path, segment_path
 from t1actors.log.trim import Mark, beginning_of
 from t1actors.payloads import Payload, digest_of
 from t1actors.runtime.loss import objection
-from t1actors.runtime.trimming import step_of
+from t1actors.runtime.trimming import Trimmer, step_of
 from tests.golden_events import KINDS, example
 from tests.log.support import event
+from tests.replay.synthetic_run import write_run
 
 
 def trajectory(step):
@@ -42,6 +46,43 @@ def test_an_event_is_of_its_step_or_of_its_trials():
             made = kind(**{f: getattr(example(kind), f) for f in kind.__struct_fields__} | {"trial": "s12.t3"})
             assert step_of(made) == 12
     assert step_of(example(KINDS["RunStarted"])) > 10**9
+
+
+def test_a_blob_that_was_put_again_just_now_stays_for_an_event_may_be_about_to_name_it(tmp_path):
+    log, blobs = FileLog(tmp_path / "log", "process"), FileBlobs(tmp_path / "blobs", "process")
+    write_run(log, blobs)
+    old = time.time() - 3600
+    for digest in blobs.digests():
+        os.utime(blobs.path(digest), (old, old))
+    trimmer = Trimmer(tmp_path, recent_s=60.0)
+    again, *others = trimmer.plan(1).blobs
+    assert others
+    assert blobs.put(bytes(blobs.get(again))) == again
+    plan = trimmer.plan(1)
+    assert set(plan.blobs) == set(others)
+    late = others[0]
+    blobs.put(bytes(blobs.get(late)))  # between the plan and the deed
+    trimmer.carry_out(plan)
+    assert blobs.has(again)
+    assert blobs.has(late)
+    assert not any(blobs.has(other) for other in others[1:])
+    trimmer.recent_s = 0.0
+    assert set(trimmer.plan(1).blobs) == {again, late}
+    trimmer.close()
+
+
+def test_a_blob_that_goes_while_it_is_put_again_is_written_anew(tmp_path, monkeypatch):
+    blobs = FileBlobs(tmp_path, "process")
+    digest = blobs.put(b"the same")
+    utime = os.utime
+
+    def gone(path, *args):
+        os.unlink(path)
+        utime(path, *args)
+
+    monkeypatch.setattr("os.utime", gone)
+    assert blobs.put(b"the same") == digest
+    assert bytes(blobs.get(digest)) == b"the same"
 
 
 @pytest.mark.parametrize("behind", [b"", bytes(4096)])
