@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from t1actors.log.frame import CommitHead, Frame
-from t1actors.log.interface import JournalReader, JournalWriter, Log, Watch
+from t1actors.log.interface import JournalReader, JournalWriter, Log, Snapshot, Watch
 
 
 @dataclass
@@ -56,6 +56,12 @@ class MeteredLog:
     def journals(self) -> list[str]:
         return self._log.journals()
 
+    def kept_from(self, name: str) -> int:
+        return self._log.kept_from(name)
+
+    def snapshots(self, name: str) -> list[Snapshot]:
+        return self._log.snapshots(name)
+
 
 class _Writer:
     def __init__(self, writer: JournalWriter, account: Account) -> None:
@@ -73,6 +79,13 @@ class _Writer:
     @property
     def next_sequence(self) -> int:
         return self._writer.next_sequence
+
+    @property
+    def last_frame(self) -> bytes:
+        return self._writer.last_frame
+
+    def keep(self, snapshot: Snapshot) -> None:
+        self._writer.keep(snapshot)
 
     def append(self, head: CommitHead, events: Sequence[bytes]) -> int:
         with self._account.counting(len(events)):
@@ -98,6 +111,9 @@ class _Reader:
     def read(self, *, max_frames: int = 256) -> list[Frame]:
         with self._account.counting():
             return self._reader.read(max_frames=max_frames)
+
+    def last_digest(self) -> bytes:
+        return self._reader.last_digest()
 
     def close(self) -> None:
         self._reader.close()

@@ -43,6 +43,18 @@ class RunConfig:
     backoff_max_s: float = 10.0
     low_disk_mb: int = 256
     """While less is free where the run is written, no step opens: what is under way has room to end. 0 turns it off."""
+    snapshot_events: int = 20_000
+    """After so many events an actor keeps a snapshot beside its journal, and when it stops: a restart reads from there. A log
+    can be trimmed as far as there are snapshots. 0: never."""
+    keep_steps: int = 0
+    """So many of the last finished steps stay replayable, and what only older ones need is deleted as the run goes on; 0: all
+    stays."""
+    segment_mb: float = 64.0
+    """Size (MiB) of the files that a journal consists of: of old steps, whole ones are deleted. At most 2,000."""
+
+    @property
+    def segment_bytes(self) -> int:
+        return max(1, int(self.segment_mb * 2**20))
 
 
 @dataclass(frozen=True)
@@ -435,6 +447,7 @@ def _validate(config: Config) -> None:
             raise ConfigError(message)
 
     r, t = config.rollout, config.train
+    need(0 < config.run.segment_mb <= 2000, f"run.segment_mb = {config.run.segment_mb}: must lie in (0, 2000]")
     need(r.batch_size >= 1, f"rollout.batch_size = {r.batch_size}: must be at least 1")
     need(r.oversample >= 0, f"rollout.oversample = {r.oversample}: must not be negative")
     need(r.temperature > 0, f"rollout.temperature = {r.temperature}: training samples need a temperature above 0")
@@ -475,6 +488,8 @@ def _validate(config: Config) -> None:
 
 _LEAST: Mapping[str, int] = {
     "run.restart_budget": 0,
+    "run.snapshot_events": 0,
+    "run.keep_steps": 0,
     "tasks.train_count": 0,
     "tasks.heldout_per_level": 0,
     "tasks.warmup_count": 0,

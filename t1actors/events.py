@@ -246,6 +246,21 @@ class JournalCut(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class LogTrimmed(Event, frozen=True, kw_only=True):
+    """What only steps before ``first_step`` need was deleted, because the last ``steps`` finished ones are to stay replayable
+    (``run.keep_steps``): ``segment_bytes`` of journals, ``blobs`` of ``blob_bytes``. From ``first_step`` on every step
+    replays, for which trials from ``kept_step`` on are kept. ``trouble``: why not all of it could be deleted; it is tried
+    again."""
+
+    first_step: int
+    kept_step: int
+    steps: int
+    segment_bytes: int
+    blobs: int
+    blob_bytes: int
+    trouble: str = ""
+
+
 class ReplicaReclaimed(Event, frozen=True, kw_only=True):
     """A replica was given up, for ``reason``."""
 
@@ -653,6 +668,7 @@ class ModelExported(Event, frozen=True, kw_only=True):
 AnyEvent = Union[  # noqa: UP007  (X | Y would be one very long line)
     EffectIntended, EffectFinished, CancelRequested, TimerFired, ProgressReported,
     RunStarted, StopRequested, ActorStarted, ActorReady, ActorStopped, ReplicaReclaimed, JournalCut, DiskLow, DiskFreed,
+    LogTrimmed,
     RunStopped,
     StepOpened, BarrierOpened, WeightsOffered, WeightsPublished, RunFinished, RunFailed, RunPaused,
     SandboxRequested, SandboxReady, TurnExecuted, SandboxRestored, ObservationDiverged, SandboxSealed, SandboxReclaimed,

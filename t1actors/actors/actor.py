@@ -44,8 +44,9 @@ from t1actors.train.actor_step import ActorResult, staleness
 from t1actors.train.crew import Crew
 from t1actors.train.digests import encode_detail
 from t1actors.train.environment import environment
+from t1actors.train.lanes import actor_lane
 from t1actors.train.networks import geometry_of, initial_policy_state, policy_for, working_weights
-from t1actors.train.state import Tensors, TrainerState, actor_lane, from_bytes, to_bytes
+from t1actors.train.state import Tensors, TrainerState, from_bytes, to_bytes
 
 EXPORT_FOLDER = "model"
 

@@ -38,8 +38,9 @@ from t1actors.train.batch import Batch
 from t1actors.train.crew import Crew
 from t1actors.train.digests import encode_detail
 from t1actors.train.environment import environment
+from t1actors.train.lanes import critic_drops_moments
 from t1actors.train.networks import critic_for, geometry_of, initial_critic_state, working_weights
-from t1actors.train.state import TrainerState, critic_drops_moments, from_bytes, to_bytes
+from t1actors.train.state import TrainerState, from_bytes, to_bytes
 
 
 class Initialise(Effect, frozen=True, kw_only=True):

@@ -40,37 +40,37 @@ class Diverged(Exception):
 class History:
     """What the agents of live trials have had run, and what they were shown: a fold of the log."""
 
-    _commands: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
-    _shown: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
-    _died: dict[str, int] = field(default_factory=dict[str, int])
+    commands: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
+    shown: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
+    died: dict[str, int] = field(default_factory=dict[str, int])
     """Trials whose sandbox ran out of memory, and in which turn."""
 
     def fold(self, event: AnyEvent | UnknownEvent) -> None:
         """Note a turn's command, or what came of it."""
         match event:
             case TurnSampled() if event.execute:
-                self._commands.setdefault(event.trial, {})[event.turn] = event.command
+                self.commands.setdefault(event.trial, {})[event.turn] = event.command
             case TurnExecuted():
-                self._shown.setdefault(event.trial, {})[event.turn] = event.observation
+                self.shown.setdefault(event.trial, {})[event.turn] = event.observation
                 if event.sandbox_died:
-                    self._died[event.trial] = event.turn
+                    self.died[event.trial] = event.turn
             case _:
                 pass
 
     def forget(self, trial: str) -> None:
         """The trial has no sandbox any more, and needs none."""
-        self._commands.pop(trial, None)
-        self._shown.pop(trial, None)
-        self._died.pop(trial, None)
+        self.commands.pop(trial, None)
+        self.shown.pop(trial, None)
+        self.died.pop(trial, None)
 
     def died_in(self, trial: str) -> int | None:
         """The turn in which the trial's sandbox ran out of memory, if it did."""
-        return self._died.get(trial)
+        return self.died.get(trial)
 
     def turns(self, trial: str) -> list[tuple[int, str, str]]:
         """(turn, command, what it showed) of every turn that was executed, in order."""
-        commands = self._commands.get(trial, {})
-        return [(turn, commands[turn], shown) for turn, shown in sorted(self._shown.get(trial, {}).items())]
+        commands = self.commands.get(trial, {})
+        return [(turn, commands[turn], shown) for turn, shown in sorted(self.shown.get(trial, {}).items())]
 
 
 async def restore(trial: str, history: History, run: Callable[[int, str], Awaitable[str | None]]) -> int:

@@ -74,12 +74,11 @@ class LiveTrial:
 
 @dataclass
 class SamplerState:
-    """``sampling``: trials with a generation in flight, and its turn. ``finished``: trials whose cache the engine may still
-    hold. ``offered``: the weights last offered, which a restarted replica loads before anything else."""
+    """``sampling``: trials with a generation in flight, and its turn. ``offered``: the weights last offered, which a
+    restarted replica loads before anything else."""
 
     trials: dict[str, LiveTrial] = field(default_factory=dict[str, LiveTrial])
     sampling: dict[str, int] = field(default_factory=dict[str, int])
-    finished: list[str] = field(default_factory=list[str])
     barrier: int | None = None
     offered: WeightsOffered | None = None
 
@@ -118,6 +117,8 @@ class Sampler:
         self._harness = NativeHarness(Tokenizer.from_folder(model_folder(config.model.policy)))
         self._engine = (make_engine or built_in_engine)(context)
         self._state = SamplerState()
+        self._cached: set[str] = set()
+        """Trials of which the engine may hold a cache."""
 
     def initial(self) -> SamplerState:
         return self._state
@@ -129,7 +130,7 @@ class Sampler:
                     self._adopt(state, spec, event.temperature)
             case TrialReplaced():
                 self._adopt(state, event.replacement, event.temperature)
-                self._forget(state, event.failed)
+                state.trials.pop(event.failed, None)
             case SandboxReady() if event.trial in state.trials:
                 state.trials[event.trial].text = event.instruction
                 state.sampling[event.trial] = 0
@@ -146,7 +147,7 @@ class Sampler:
             case EffectFinished() if event.key.endswith("/sample"):
                 state.sampling.pop(event.key.partition("/")[0], None)
             case EpisodeEnded() | TrialCancelled() | TrialFailed():
-                self._forget(state, event.trial)
+                state.trials.pop(event.trial, None)
             case BarrierOpened():
                 state.barrier = event.step
             case GenerationQuiesced() if event.replica == self._name:
@@ -208,10 +209,6 @@ class Sampler:
         if spec.index % self._config.rollout.sampler_replicas == self._replica:
             state.trials[spec.trial] = LiveTrial(spec, temperature)
 
-    def _forget(self, state: SamplerState, trial: str) -> None:
-        if state.trials.pop(trial, None) is not None:
-            state.finished.append(trial)
-
     def _sample(self, trial: str, turn: int) -> Sample:
         deadline_s = self._config.rollout.agent_deadline_s
         return Sample(key=f"{trial}/{turn}/sample", trial=trial, turn=turn, deadline_s=deadline_s)
@@ -242,8 +239,9 @@ class Sampler:
     # --- effects --------------------------------------------------------------------------------------------------------
 
     async def _generate(self, effect: Sample) -> Sequence[AnyEvent]:
-        while self._state.finished:
-            await self._engine.release(self._state.finished.pop())
+        for ended in self._cached - self._state.trials.keys():
+            self._cached.discard(ended)
+            await self._engine.release(ended)
         trial = self._state.trials.get(effect.trial)
         if trial is None:  # ended between the intent and a restart
             return []
@@ -258,6 +256,7 @@ class Sampler:
                 detail = f"the instruction alone takes {length} ids, rollout.max_ids is {rollout.max_ids}"
                 return [TrialFailed(trial=effect.trial, cause="task", detail=detail)]
             return [EpisodeEnded(trial=effect.trial, reason=end, turns=effect.turn)]
+        self._cached.add(effect.trial)
         result = await self._engine.generate(
             GenerateRequest(
                 request_id=effect.key,

@@ -96,24 +96,20 @@ class Retention:
         self.written.append(Written(state, weights, snapshot))
 
     def sweep(self, blobs: Blobs) -> None:
-        """Delete what is neither a snapshot's, nor its replay's, nor the latest's. Idempotent, also across a restart."""
+        """Delete what is neither a snapshot's, nor its replay's, nor the latest's. Idempotent, also across a restart; changes
+        nothing of what is noted, which is the log's to say."""
+        written = list(self.written)
         kept: set[str] = set()
-        remaining: list[Written] = []
-        for n, written in enumerate(self.written):
-            following = self.written[n + 1] if n + 1 < len(self.written) else None
-            keeps: list[Payload] = []
-            if written.snapshot or n >= len(self.written) - KEPT_LATEST:
-                keeps = written.payloads()
-            elif following is not None and following.snapshot and written.weights is not None:
-                keeps = [written.weights]
-            if keeps:
-                remaining.append(written)
-                kept |= {payload.digest for payload in keeps}
-        for written in self.written:
-            for payload in written.payloads():
+        for n, one in enumerate(written):
+            following = written[n + 1] if n + 1 < len(written) else None
+            if one.snapshot or n >= len(written) - KEPT_LATEST:
+                kept |= {payload.digest for payload in one.payloads()}
+            elif following is not None and following.snapshot and one.weights is not None:
+                kept.add(one.weights.digest)
+        for one in written:
+            for payload in one.payloads():
                 if payload.digest not in kept and payload.inline is None and blobs.has(payload.digest):
                     blobs.delete(payload.digest)
-        self.written = remaining
 
 
 def snapshot_due(trained_before: int, every: int) -> bool:

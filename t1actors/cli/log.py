@@ -24,6 +24,7 @@ from t1actors.observe.follow import follow, open_run
 from t1actors.observe.invariants import Finding, Invariants
 from t1actors.observe.quantities import size
 from t1actors.observe.references import References
+from t1actors.runtime.trim_note import trim_note
 
 RunDirectory = Annotated[Path, Parameter(help="A run's directory, such as runs/latest.")]
 Trial = Annotated[str | None, Parameter(help="Only this trial, such as s3.t17.")]
@@ -145,6 +146,8 @@ def check(run: RunDirectory) -> int:
     with Progress("journals", count=size) as progress:
         checked = check_journals(log, progress)
     problems = checked.problems
+    note = trim_note(run)
+    trimmed = {} if problems else {name: first for name in log.journals() if (first := log.kept_from(name))}
     with Progress("blobs") as progress:
         problems += check_blobs(blobs, progress)
     for problem in problems:
@@ -155,7 +158,8 @@ def check(run: RunDirectory) -> int:
         advice = "first make journals and blobs whole; `t1 log salvage` makes a run of what is"
         print(f"the events themselves were not checked: {advice}", file=sys.stderr)
     else:
-        invariants, references = Invariants(), References(blobs, excerpt=excerpt_of(run) is not None)
+        invariants = Invariants(first_step=note.kept_step, trimmed=frozenset(trimmed))
+        references = References(blobs, excerpt=excerpt_of(run) is not None, first_step=note.kept_step)
         with Progress("events") as progress:
             total = log.events()
             for entry in merged(log):
@@ -167,6 +171,10 @@ def check(run: RunDirectory) -> int:
         events = invariants.events
     for finding in findings:
         print(f"{finding.severity:<6} {finding.text}")
+    for name, first in trimmed.items():
+        print(f"note   {name}: kept from event {first:,} on; what was before it was trimmed")
+    if note.first_step:
+        print(f"note   {note.text(None)}")
     errors = len(problems) + sum(f.severity == "error" for f in findings)
     journals = len(log.journals())
     print(f"{'clean' if not errors else f'{errors} errors'}: {journals} journals, {events:,} events")

@@ -31,6 +31,7 @@ log.command("t1actors.cli.log:check", name="check")
 log.command("t1actors.cli.log_copies:export", name="export")
 log.command("t1actors.cli.log_copies:salvage", name="salvage")
 log.command("t1actors.cli.log_copies:sweep", name="sweep")
+log.command("t1actors.cli.log_trim:trim", name="trim")
 app.command(log)
 
 config = App(name="config", help="Configuration.\n\nExample: `t1 config show --preset t1`")

@@ -65,4 +65,6 @@ def replay(
             progress(total, len(numbers))
             worst = max(worst, report.exit_status)
     print(f"{exact} of {total} steps bit-exact, {duration(time.monotonic() - started)}")
+    if trimmed := replayer.trimmed():
+        print(f"note  {trimmed}")
     return worst

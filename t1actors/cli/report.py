@@ -13,6 +13,7 @@ from t1actors.cli.numbers import Whole
 from t1actors.cli.reporting import report_with_progress
 from t1actors.observe.figures import Figures
 from t1actors.observe.quantities import duration, figure, percent
+from t1actors.runtime.trim_note import trim_note
 
 RUNS = Path("runs")
 RunDirectory = Annotated[Path, Parameter(help="A run's directory, such as runs/latest.")]
@@ -85,4 +86,10 @@ def _row(path: Path) -> str:
     state = "finished" if f.finished else "stopped" if f.complete else "going on, or killed"
     reward = f"{figure(f.reward_first5)} > {figure(f.reward_last5)}" if f.comparable else "-"
     held = f"{percent(f.heldout_before)} > {percent(f.heldout_after)}"
+    try:
+        note = trim_note(path)
+    except msgspec.DecodeError:
+        note = None
+    if note is not None and note.first_step:
+        state += f"; trimmed, steps from {note.first_step} on replay"
     return f"{path.name:<34} {f.steps:>5} {reward:>16} {held:>18} {duration(f.seconds):>12}  {state}"

@@ -37,6 +37,7 @@ from t1actors.log.segments import (
     write_end,
     written_bytes,
 )
+from t1actors.log.trimmed import WHOLE, Trimmed, kept_segments, trimmed_of
 
 
 class Aside(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +74,15 @@ class _Whole:
     ends: list[Position] = field(default_factory=list[Position])
     grounds: list[bool | None] = field(default_factory=list[bool | None])
     reason: str = ""
+    trimmed: Trimmed = WHOLE
+
+    def end(self, count: int) -> Position:
+        """Where the first ``count`` frames end."""
+        return self.ends[count - 1] if count else self.trimmed.start
+
+    def next_sequence(self, count: int) -> int:
+        """The sequence behind the first ``count`` frames."""
+        return self.marks[count - 1].next_sequence if count else self.trimmed.first_sequence
 
 
 def always_stands(frame: Frame) -> str:
@@ -109,8 +119,7 @@ def set_aside(
         # First all is written down, then all is cut.
         asides = [_write_aside(directory, journals[directory.name], kept[directory.name]) for directory in directories]
         for directory in directories:
-            count = kept[directory.name]
-            _cut(directory, journals[directory.name].ends[count - 1] if count else START)
+            _cut(directory, journals[directory.name].end(kept[directory.name]))
     return [aside for aside in asides if aside is not None]
 
 
@@ -122,7 +131,10 @@ def _kept(journals: dict[str, _Whole]) -> dict[str, int]:
     """The greatest cut in which each journal's last ground is there."""
     limits = {name: len(whole.marks) for name, whole in journals.items()}
     while True:
-        kept = greatest_cut({name: whole.marks[: limits[name]] for name, whole in journals.items()})
+        kept = greatest_cut(
+            {name: whole.marks[: limits[name]] for name, whole in journals.items()},
+            begins={name: whole.trimmed.first_sequence for name, whole in journals.items()},
+        )
         limits = dict(kept)
         for name, whole in journals.items():
             last = next((n for n in reversed(range(kept[name])) if whole.grounds[n] is not None), None)
@@ -133,11 +145,13 @@ def _kept(journals: dict[str, _Whole]) -> dict[str, int]:
 
 
 def _read(directory: Path, objection: Callable[[Frame], str], ground: Callable[[Frame], bool | None]) -> _Whole:
-    found = _Whole()
-    sealed, following, epoch, digest, chained = True, 0, 0, b"", False
+    trimmed = trimmed_of(directory)
+    found = _Whole(trimmed=trimmed)
+    sealed, following, epoch = True, trimmed.first_sequence, 0
+    digest, chained = trimmed.previous, False
     durable = read_end_of(directory) or START
-    segments = list_segments(directory)
-    for number, segment in enumerate(segments):
+    segments = kept_segments(directory, trimmed)
+    for number, segment in enumerate(segments, trimmed.first_segment):
         last = segment == segments[-1]
         if segment != number or not sealed:
             found.reason = f"the frame that ends segment {number - 1} is missing"
@@ -168,7 +182,7 @@ def _read(directory: Path, objection: Callable[[Frame], str], ground: Callable[[
                 found.marks.append(Mark(following, frame.head.vector))
                 found.ends.append(Position(segment, offset))
                 found.grounds.append(ground(frame))
-    if (found.ends[-1] if found.ends else START) < durable:
+    if found.end(len(found.ends)) < durable:
         found.reason = (
             f"acknowledged up to segment {durable.segment}, offset {durable.offset:,}, and missing from here on"
         )
@@ -177,7 +191,7 @@ def _read(directory: Path, objection: Callable[[Frame], str], ground: Callable[[
 
 def _write_aside(directory: Path, whole: _Whole, count: int) -> Aside | None:
     """The bytes behind the first ``count`` frames, flushed to a file of their own; None when nothing is or was there."""
-    start = whole.ends[count - 1] if count else START
+    start = whole.end(count)
     rest = b"".join(
         segment_path(directory, segment).read_bytes()[start.offset if segment == start.segment else 0 :]
         for segment in list_segments(directory)
@@ -185,7 +199,7 @@ def _write_aside(directory: Path, whole: _Whole, count: int) -> Aside | None:
     )
     if not whole.reason and not written_bytes(rest):
         return None
-    first = whole.marks[count - 1].next_sequence if count else 0
+    first = whole.next_sequence(count)
     if count == len(whole.marks):
         reason = whole.reason
     elif not all(whole.grounds[n] is not False for n in range(count, len(whole.marks))):

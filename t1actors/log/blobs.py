@@ -3,8 +3,8 @@
 Guarantees: ``put`` returns when the blob is durable (with ``durability="machine"``), so the event that names it may
 follow; a name never shows half a blob that was put alone, and a bad one is found by its digest; what ``get`` returns
 has been checked against its name when it was first opened here, else ``BlobError`` names the file. Putting what is
-there already changes nothing, unless it is damaged: then it is written anew. What blobs mean, and when they may go,
-is left to others.
+there already changes nothing but its time, unless it is damaged: then it is written anew. What blobs mean, and when they
+may go, is left to others.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FileBlobs:
         digest = digest_of(data)
         path = self.path(digest)
         try:
-            if not self._is_whole(digest):
+            if not self._is_whole(digest) or not self._is_put_again(path):
                 self._write(path, data, flush=self._flushes)
             if self._flushes:
                 fsync_directory(path.parent)
@@ -68,10 +68,10 @@ class FileBlobs:
         try:
             for digest, data in zip(digests, blobs, strict=True):
                 path = self.path(digest)
-                if not self._is_whole(digest):
+                if not self._is_whole(digest) or not self._is_put_again(path):
                     self._write(path, data, flush=False)
             if digests and self._flushes:
-                _sync_file_system(self.root)
+                sync_file_system(self.root)
         except OSError as error:
             raise _unstored(path, error) from error
         return digests
@@ -130,6 +130,25 @@ class FileBlobs:
             return
         for directory in sorted(path for path in self.root.iterdir() if path.is_dir()):
             yield from sorted(name for name in os.listdir(directory) if is_digest(name))
+
+    def put_before(self, digest: str, wall_s: float) -> bool:
+        """Whether the blob is there and was put, for the last time, before ``wall_s``: by then an event may name it again."""
+        try:
+            return self.path(digest).stat().st_mtime < wall_s
+        except FileNotFoundError:
+            return False
+
+    def _is_put_again(self, path: Path) -> bool:
+        """Notes that a blob that was there was put now; False: it is not there any more."""
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            return False
+        except PermissionError:  # somebody else's, who will not delete it
+            return True
+        status = path.stat()
+        self._verified[path.name] = (status.st_ino, status.st_mtime_ns, status.st_size)
+        return True
 
     def _is_whole(self, digest: str) -> bool:
         try:
@@ -202,7 +221,7 @@ def _unstored(path: Path, error: OSError) -> BlobError:
     return BlobError(f"{path} could not be stored ({error}); see to the disk, then start again")
 
 
-def _sync_file_system(root: Path) -> None:
+def sync_file_system(root: Path) -> None:
     """Flush everything written to the file system that holds ``root``."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

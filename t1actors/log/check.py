@@ -23,6 +23,7 @@ from t1actors.log.frame import Frame
 from t1actors.log.recovery import mapped
 from t1actors.log.seal import read_seal, seal_path
 from t1actors.log.segments import START, Position, end_path, list_segments, read_end_of, segment_path
+from t1actors.log.trimmed import kept_segments, trimmed_of
 from t1actors.payloads import BlobError
 
 
@@ -53,6 +54,8 @@ class _Journal:
     problems: list[Problem] = field(default_factory=list[Problem])
     damaged: bool = False
     """What follows the damage was not read: that others rest on it is no problem of theirs."""
+    begins: int = 0
+    """The first sequence that is kept."""
     frames: list[_Checked] = field(default_factory=list[_Checked])
     epoch: int = 0
     digest: bytes = b""
@@ -89,7 +92,9 @@ class _Journal:
         self.problems.append(Problem(self.reader.name, *place, text))
 
     def vector_at(self, sequence: int) -> dict[str, int] | None:
-        """What the frame that holds ``sequence`` rests on; None when there is none."""
+        """What the frame that holds ``sequence`` rests on, nothing if it was deleted on purpose; None when there is none."""
+        if sequence < self.begins:
+            return {}
         index = bisect_right(self.frames, sequence, key=lambda frame: frame.next_sequence)
         return self.frames[index].vector if index < len(self.frames) else None
 
@@ -141,7 +146,16 @@ def check_journals(log: FileLog, progress: Callable[[int, int], None] | None = N
     """Read all journals of ``log`` and compare them. ``progress`` hears of bytes: read, total."""
     names = log.journals()
     problems = [*_endless(log, names), *_misfit(log, names)]
-    journals = {name: _Journal(log.open_reader(name)) for name in names}
+    journals: dict[str, _Journal] = {}
+    for name in names:
+        try:
+            trimmed = trimmed_of(log.directory(name))
+        except JournalDamaged as damage:
+            problems.append(Problem(damage.journal, damage.segment, damage.offset, str(damage)))
+            continue
+        begins = trimmed.first_sequence
+        reader = log.open_reader(name, from_sequence=begins)
+        journals[name] = _Journal(reader, begins=begins, digest=trimmed.previous)
     try:
         if progress is None:
             for journal in journals.values():
@@ -182,7 +196,8 @@ def _read_all(log: FileLog, journals: dict[str, _Journal], progress: Callable[[i
 def _segment_sizes(directory: Path) -> dict[int, int]:
     """How much of each segment there is to read."""
     end = read_end_of(directory) or START
-    sizes = {segment: segment_path(directory, segment).stat().st_size for segment in list_segments(directory)}
+    segments = kept_segments(directory, trimmed_of(directory))
+    sizes = {segment: segment_path(directory, segment).stat().st_size for segment in segments}
     return {n: min(size, end.offset) if n == end.segment else size for n, size in sizes.items() if n <= end.segment}
 
 

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from t1actors.log.filelog import FileLog
 from t1actors.log.seal import seal_path
-from t1actors.log.segments import Position, end_path, list_segments, read_end_of, segment_path
+from t1actors.log.segments import Position, end_path, read_end_of, segment_path
+from t1actors.log.snapshots import snapshot_files
+from t1actors.log.trimmed import kept_segments, trimmed_of, trimmed_path
 
 _COPY_BYTES = 1 << 20
 
@@ -21,6 +23,13 @@ _COPY_BYTES = 1 << 20
 def copy_journals(log: FileLog, to: Path, progress: Callable[[int, int], None] | None = None) -> None:
     """All journals of ``log`` into the new directory ``to``; ``progress`` hears of bytes: done, total. Raises ``OSError``."""
     to.mkdir(parents=True)
+    # First of all: what a snapshot is of was durable before it, so the frames will be in the copy.
+    for name in log.journals():
+        directory = log.directory(name)
+        for path in (*snapshot_files(directory), trimmed_path(directory)):
+            if path.exists():
+                (to / name).mkdir(exist_ok=True)
+                shutil.copyfile(path, to / name / path.name)
     ends = {name: read_end_of(log.directory(name)) for name in log.journals()}
     parts = [part for name, end in ends.items() if end is not None for part in _parts(log.directory(name), end)]
     total = sum(size for _, size in parts)
@@ -49,7 +58,7 @@ def copy_journals(log: FileLog, to: Path, progress: Callable[[int, int], None] |
 
 def _parts(directory: Path, end: Position) -> Iterator[tuple[Path, int]]:
     """The segment files up to ``end``, and how much of each. What is missing is left for whoever reads the copy."""
-    for segment in list_segments(directory):
+    for segment in kept_segments(directory, trimmed_of(directory)):
         if segment <= end.segment:
             path = segment_path(directory, segment)
             size = path.stat().st_size

@@ -20,8 +20,9 @@ class Mark(NamedTuple):
     vector: Mapping[str, int]
 
 
-def greatest_cut(journals: Mapping[str, Sequence[Mark]]) -> dict[str, int]:
-    """How many of each journal's frames, the first ones, are in it. A journal that is named and not given is empty."""
+def greatest_cut(journals: Mapping[str, Sequence[Mark]], *, begins: Mapping[str, int] | None = None) -> dict[str, int]:
+    """How many of each journal's frames, the first ones, are in it. A journal that is named and not given is empty.
+    ``begins``: the first sequence of journals whose beginning was deleted; that was there."""
     kept = {name: len(marks) for name, marks in journals.items()}
 
     def stands(name: str, mark: Mark) -> bool:
@@ -29,7 +30,7 @@ def greatest_cut(journals: Mapping[str, Sequence[Mark]]) -> dict[str, int]:
 
     def behind(name: str) -> int:
         count = kept.get(name, 0)
-        return journals[name][count - 1].next_sequence if count else 0
+        return journals[name][count - 1].next_sequence if count else (begins or {}).get(name, 0)
 
     shrunk = True
     while shrunk:

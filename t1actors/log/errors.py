@@ -27,6 +27,20 @@ class JournalDamaged(LogError):
         self.reason = reason
 
 
+class Truncated(LogError):
+    """The beginning of a journal was deleted on purpose (``t1 log trim``, ``run.keep_steps``), and somebody asked for it."""
+
+    def __init__(self, journal: str, wanted: int, kept_from: int) -> None:
+        super().__init__(
+            f"journal {journal}: event {wanted:,} was asked for and it is kept from event {kept_from:,} on; what was before "
+            "it was deleted by `t1 log trim` or run.keep_steps. Read from there (`t1 log check` says what each journal "
+            "still has), or use a copy made before"
+        )
+        self.journal = journal
+        self.wanted = wanted
+        self.kept_from = kept_from
+
+
 class JournalFenced(LogError):
     """Another writer holds the journal: a journal has one writer."""
 

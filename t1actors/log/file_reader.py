@@ -2,7 +2,8 @@
 
 Guarantees: only bytes below the durable end are ever looked at, each frame is checksummed and its sequence continues
 the one before it, and reading takes no lock: it can't disturb the writer. One small pread tells that there is nothing
-new.
+new. Whoever begins before the first event that is kept, or is overtaken by the deletion of what it was to read next, gets
+``Truncated``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from t1actors.log.errors import JournalDamaged
+from t1actors.log.errors import JournalDamaged, Truncated
 from t1actors.log.frame import (
     HEADER_BYTES,
     Frame,
@@ -22,7 +23,8 @@ from t1actors.log.frame import (
     verify_frame,
 )
 from t1actors.log.seal import read_seal
-from t1actors.log.segments import START, Position, end_path, list_segments, read_end, segment_path
+from t1actors.log.segments import START, Position, end_path, read_end, segment_path
+from t1actors.log.trimmed import kept_segments, trimmed_of
 
 _READ_BYTES = 1 << 20
 
@@ -91,18 +93,24 @@ class FileJournalReader:
 
     def _place(self, end: Position) -> Position:
         """A frame's start, at or before the wanted sequence: in the last segment that begins there, by its seal's index."""
-        if self._from:
-            for segment in reversed([n for n in list_segments(self._directory) if 0 < n <= end.segment]):
+        trimmed = trimmed_of(self._directory)
+        if self._from < trimmed.first_sequence:
+            raise Truncated(self.name, self._from, trimmed.first_sequence)
+        if self._from > trimmed.first_sequence:
+            segments = kept_segments(self._directory, trimmed)
+            for segment in reversed([n for n in segments if trimmed.first_segment < n <= end.segment]):
                 self._open(segment)
                 first = self._verify(Position(segment, 0), end)
                 if first.base_sequence < self._from:
                     self._check_order(segment, first.base_sequence, end)
                     return self._indexed(segment, end)
             self._shut()
-            if end.segment:
-                return self._indexed(0, end)
-        self._expected = 0
-        return START
+            if end.segment > trimmed.first_segment:
+                place = self._indexed(trimmed.first_segment, end)
+                self._expected = None if place.offset else trimmed.first_sequence
+                return place
+        self._expected = trimmed.first_sequence
+        return trimmed.start
 
     def _check_order(self, segment: int, base_sequence: int, end: Position) -> None:
         """Reading begins in the middle, so no gap would show: that the segment before begins earlier is asked here."""
@@ -125,8 +133,6 @@ class FileJournalReader:
                     return place
             except JournalDamaged:
                 pass  # of the seal or of the segment: reading from its start says which
-        if segment == 0:
-            self._expected = 0
         return Position(segment, 0)
 
     def _step(self, position: Position, end: Position) -> Frame | None:
@@ -177,6 +183,9 @@ class FileJournalReader:
         try:
             self._segment_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
+            trimmed = trimmed_of(self._directory)
+            if segment < trimmed.first_segment:
+                raise Truncated(self.name, self._expected or self._from, trimmed.first_sequence) from None
             raise JournalDamaged(self.name, segment, 0, f"{path} is missing below the durable end") from None
 
     def _shut(self) -> None:

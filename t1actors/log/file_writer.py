@@ -26,6 +26,7 @@ from t1actors.log.lock import Holder, JournalLock
 from t1actors.log.recovery import Recovered, recover
 from t1actors.log.seal import SealBuilder, write_seal
 from t1actors.log.segments import Position, end_path, fsync_directory, segment_path, write_all, write_end
+from t1actors.log.snapshots import Snapshot, write_snapshot
 
 Durability = Literal["machine", "process"]
 
@@ -94,6 +95,15 @@ class FileJournalWriter:
             raise JournalFailed(self._unusable) from error
         self._unusable = ""
         return first
+
+    @property
+    def last_frame(self) -> bytes:
+        """As ``JournalWriter.last_frame``."""
+        return self._last_frame
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """As ``JournalWriter.keep``."""
+        write_snapshot(self._directory, snapshot, flush=self._flushes)
 
     def close(self) -> None:
         """As ``JournalWriter.close``."""

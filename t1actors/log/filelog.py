@@ -16,6 +16,8 @@ from t1actors.log.inotify import InotifyWatch
 from t1actors.log.interface import Watch, check_journal_name, names_journal
 from t1actors.log.lock import Holder, JournalLock, holder_in
 from t1actors.log.segments import MAX_SEGMENT_BYTES, end_path, make_directories
+from t1actors.log.snapshots import Snapshot, read_snapshots
+from t1actors.log.trimmed import trimmed_of
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 _BEHIND_ALL = 2**63 - 1
@@ -57,13 +59,19 @@ class FileLog:
     def watch(self) -> AbstractAsyncContextManager[Watch]:
         return self._watching()
 
+    def kept_from(self, name: str) -> int:
+        return trimmed_of(self.directory(name)).first_sequence
+
+    def snapshots(self, name: str) -> list[Snapshot]:
+        return read_snapshots(self.directory(name))
+
     def journals(self) -> list[str]:
         if not self.root.is_dir():
             return []
         return sorted(path.name for path in self.root.iterdir() if names_journal(path.name) and end_path(path).exists())
 
     def events(self) -> int:
-        """How many events all journals have now, from the last segment of each: a total for tools that show how far they
+        """How many events all journals hold now, from the last segment of each: a total for tools that show how far they
         are. A journal whose last segment is damaged counts as far as it can be read."""
         return sum(map(self._events_of, self.journals()))
 
@@ -75,7 +83,7 @@ class FileLog:
             pass  # whoever reads the events will say it
         finally:
             reader.close()
-        return reader.durable_next
+        return max(0, reader.durable_next - self.kept_from(name))
 
     def holder(self, name: str) -> Holder | None:
         """Who has the journal open for writing now; None when nobody has."""

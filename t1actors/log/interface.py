@@ -7,6 +7,7 @@ Guarantees, on every implementation (one contract suite runs on all):
   all before it, whether or not those wrote anything.
 - *Frames are atomic*, in order, and sequences have no gaps.
 - *Damage is refused by name*, never skipped.
+- *What was deleted is not missing in silence*: whoever begins to read before the first kept event gets ``Truncated``.
 - *Each frame names the one before it* by its digest, so that the last frame's stands for the whole journal.
 
 What events mean, and who may read what, is left to others.
@@ -26,9 +27,11 @@ from t1actors.log.errors import (
     JournalFenced,
     LogError,
     LogIncomplete,
+    Truncated,
     WatchUnavailable,
 )
 from t1actors.log.frame import MAX_FRAME_BYTES, CommitHead, Frame, InputRun
+from t1actors.log.snapshots import Snapshot
 
 __all__ = [
     "MAX_FRAME_BYTES",
@@ -44,6 +47,8 @@ __all__ = [
     "Log",
     "LogError",
     "LogIncomplete",
+    "Snapshot",
+    "Truncated",
     "Watch",
     "WatchUnavailable",
     "check_journal_name",
@@ -85,10 +90,20 @@ class JournalWriter(Protocol):
         """The sequence that the next event gets."""
         ...
 
+    @property
+    def last_frame(self) -> bytes:
+        """The digest of the journal's last frame; empty when it has none."""
+        ...
+
     def append(self, head: CommitHead, events: Sequence[bytes]) -> int:
         """Write one frame and return its first event's sequence once it is durable and visible; ``head.previous`` is for
         the journal to fill in. Blocks (call it in a worker thread). Raises ``FrameRefused`` (nothing happened) or
         ``JournalFailed`` (the process must end)."""
+        ...
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """Keep ``snapshot``, of a frame that was appended, and the one before it. Blocks. Raises ``OSError``: nothing of the
+        journal is harmed."""
         ...
 
     def close(self) -> None:
@@ -111,7 +126,11 @@ class JournalReader(Protocol):
 
     def read(self, *, max_frames: int = 256) -> list[Frame]:
         """The next durable frames, at most ``max_frames``; empty when there are none now. Never blocks on the writer.
-        Raises ``JournalDamaged``."""
+        Raises ``JournalDamaged``, and ``Truncated`` when what is wanted next was deleted."""
+        ...
+
+    def last_digest(self) -> bytes:
+        """The digest (``frame.frame_digest``) of the frame that a ``read`` with ``max_frames=1`` has just returned."""
         ...
 
     def close(self) -> None:
@@ -147,6 +166,15 @@ class Log(Protocol):
 
     def watch(self) -> AbstractAsyncContextManager[Watch]:
         """A watch for the block. Raises ``WatchUnavailable``."""
+        ...
+
+    def kept_from(self, name: str) -> int:
+        """The first sequence that the journal still has: 0 unless its beginning was deleted (``log.trimmed``). Raises
+        ``JournalDamaged``."""
+        ...
+
+    def snapshots(self, name: str) -> list[Snapshot]:
+        """The whole snapshots that are kept of the journal's actor, the newest first."""
         ...
 
     def journals(self) -> list[str]:

@@ -17,6 +17,7 @@ from msgspec import structs
 from t1actors.log.errors import JournalFailed, JournalFenced
 from t1actors.log.frame import CommitHead, Frame, decode_frame, encode_frame, frame_digest
 from t1actors.log.interface import JournalReader, JournalWriter, Watch, check_journal_name
+from t1actors.log.snapshots import KEPT, Snapshot, decode_snapshot, encode_snapshot
 from t1actors.log.watch import DescriptorWatch
 
 
@@ -27,6 +28,8 @@ class _Journal:
         self.next_sequence = 0
         self.epoch = 0
         self.writer: MemoryWriter | None = None
+        self.snapshots: list[bytes] = []
+        """The latest first."""
 
 
 class MemoryLog:
@@ -69,6 +72,17 @@ class MemoryLog:
         with self._lock:
             return sorted(self._journals)
 
+    def kept_from(self, name: str) -> int:
+        """All is kept, for as long as the process lives."""
+        del name
+        return 0
+
+    def snapshots(self, name: str) -> list[Snapshot]:
+        with self._lock:
+            journal = self._journals.get(name)
+            found = [decode_snapshot(data) for data in journal.snapshots] if journal else []
+        return [snapshot for snapshot in found if snapshot is not None]
+
     def append(self, writer: MemoryWriter, head: CommitHead, events: Sequence[bytes]) -> int:
         """For ``MemoryWriter``: the frame becomes visible and watches wake, or nothing happens."""
         with self._lock:
@@ -84,6 +98,18 @@ class MemoryLog:
             for watch in self._watches:
                 watch.notify(writer.name)
             return base
+
+    def keep(self, writer: MemoryWriter, snapshot: Snapshot) -> None:
+        """For ``MemoryWriter``: as ``JournalWriter.keep``."""
+        with self._lock:
+            journal = self._journals[writer.name]
+            journal.snapshots = [encode_snapshot(snapshot), *journal.snapshots][:KEPT]
+
+    def last_frame(self, name: str) -> bytes:
+        """For ``MemoryWriter``: the digest of the last frame."""
+        with self._lock:
+            frames = self._journals[name].frames
+            return frame_digest(frames[-1]) if frames else b""
 
     def release(self, writer: MemoryWriter) -> None:
         """For ``MemoryWriter``: the journal is free again."""
@@ -119,6 +145,15 @@ class MemoryWriter:
         self.next_sequence = first + len(events)
         return first
 
+    @property
+    def last_frame(self) -> bytes:
+        """As ``JournalWriter.last_frame``."""
+        return self._log.last_frame(self.name)
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """As ``JournalWriter.keep``."""
+        self._log.keep(self, snapshot)
+
     def close(self) -> None:
         """As ``JournalWriter.close``."""
         self._log.release(self)
@@ -129,6 +164,7 @@ class _MemoryReader:
         self._log = log
         self._from = from_sequence
         self._index: int | None = None
+        self._last = b""
         self.name = name
         self.next_sequence = from_sequence
 
@@ -139,11 +175,15 @@ class _MemoryReader:
             return []
         while encoded := self._log.frames_from(self.name, self._index, max_frames):
             self._index += len(encoded)
+            self._last = encoded[-1]
             frames = [decode_frame(self.name, data) for data in encoded]
             if wanted := [frame for frame in frames if frame.reaches(self._from)]:
                 self.next_sequence = wanted[-1].next_sequence
                 return wanted
         return []
+
+    def last_digest(self) -> bytes:
+        return frame_digest(self._last)
 
     def close(self) -> None:
         """Nothing is held."""

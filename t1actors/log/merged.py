@@ -25,8 +25,9 @@ class Entry:
 
 
 def merged_frames(log: Log) -> Iterator[Frame]:
-    """Every frame there is now, those without events too. Raises ``LogIncomplete``, ``JournalDamaged``."""
-    reader = CausalReader(log, positions=dict.fromkeys(log.journals(), 0))
+    """Every frame there is now, those without events too; of journals whose beginning was deleted, from the first that is
+    kept. Raises ``LogIncomplete``, ``JournalDamaged``."""
+    reader = CausalReader(log, positions={name: log.kept_from(name) for name in log.journals()})
     try:
         while frames := reader.poll():
             yield from frames

@@ -33,7 +33,6 @@ from t1actors.log.segments import (
     Position,
     end_path,
     fsync_directory,
-    list_segments,
     read_end,
     read_end_of,
     segment_path,
@@ -41,6 +40,7 @@ from t1actors.log.segments import (
     write_end,
     written_bytes,
 )
+from t1actors.log.trimmed import Trimmed, kept_segments, trimmed_of
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,10 @@ def mapped(path: Path) -> Generator[memoryview]:
 def recover(journal: str, directory: Path, *, consumed: Consumed | None = None) -> Recovered:
     """Check the journal, settle its tail and publish it. Starts the journal when there is none. ``consumed`` is what
     another journal is known to have read of this one. Raises ``JournalDamaged``, ``OSError``."""
-    segments = list_segments(directory)
-    durable = _durable_end(journal, directory, segments)
-    scan = _Scan(journal, directory, durable)
+    trimmed = trimmed_of(directory)
+    segments = kept_segments(directory, trimmed)
+    durable = _durable_end(journal, directory, segments, trimmed)
+    scan = _Scan(journal, directory, durable, trimmed)
     for segment in segments:
         scan.segment(segment)
     scan.finish(consumed)
@@ -105,7 +106,7 @@ def recover(journal: str, directory: Path, *, consumed: Consumed | None = None) 
     )
 
 
-def _durable_end(journal: str, directory: Path, segments: list[int]) -> Position:
+def _durable_end(journal: str, directory: Path, segments: list[int], trimmed: Trimmed) -> Position:
     """The durable end on disk. It is made before the first frame is written, so only an empty journal may lack it."""
     path = end_path(directory)
     durable = read_end_of(directory)
@@ -114,7 +115,8 @@ def _durable_end(journal: str, directory: Path, segments: list[int]) -> Position
             raise JournalDamaged(journal, 0, 0, f"frames are there but the durable end {path} is missing")
         return START
     # Not by counting up to the durable end: a flipped bit may have made that a number beyond all memory.
-    missing = next((number for number, segment in enumerate(segments) if segment != number), len(segments))
+    first = trimmed.first_segment
+    missing = next((n for n, segment in enumerate(segments, first) if segment != n), first + len(segments))
     if missing <= durable.segment and durable != START:
         raise JournalDamaged(journal, missing, 0, f"segment file is missing below the durable end {durable}")
     return durable
@@ -124,16 +126,17 @@ class _Scan:
     """One pass over all segments. ``good`` is where the last whole frame ends; ``unsealed`` are the seals that sealed
     segments should have beside them and have not."""
 
-    def __init__(self, journal: str, directory: Path, durable: Position) -> None:
+    def __init__(self, journal: str, directory: Path, durable: Position, trimmed: Trimmed) -> None:
+        self._start = trimmed.start
         self._journal = journal
         self._directory = directory
         self._durable = durable
         self._fault: JournalDamaged | None = None
-        self.good = START
+        self.good = trimmed.start
         self.sealed = False
-        self.next_sequence: int = 0
+        self.next_sequence: int = trimmed.first_sequence
         self.epoch: int = 0
-        self.last_frame: bytes = b""
+        self.last_frame: bytes = trimmed.previous
         self.growing = SealBuilder()
         self.unsealed: dict[int, Seal] = {}
         self.kept_frames = 0
@@ -166,7 +169,7 @@ class _Scan:
 
     def _begin(self, segment: int, data: memoryview) -> None:
         """A segment begins where the one before it was sealed."""
-        follows = Position(self.good.segment + 1, 0) if self.sealed else START
+        follows = Position(self.good.segment + 1, 0) if self.sealed else self._start
         if data and Position(segment, 0) != follows:
             reason = f"the frame that ends this segment is missing, yet segment {segment} follows"
             self._fault = JournalDamaged(self._journal, *self.good, reason)

@@ -34,7 +34,12 @@ class Swept:
 
 def named_digests(log: Log) -> set[str]:
     """Whatever could be a blob's name in any event: 64 hexadecimal digits, at any depth. Raises as ``merged``."""
-    return {digest for entry in merged(log) for digest in _digests(msgspec.msgpack.decode(entry.raw))}
+    return {digest for entry in merged(log) for digest in digests_in(entry.raw)}
+
+
+def digests_in(raw: bytes) -> Iterator[str]:
+    """Whatever could be a blob's name in one MessagePack value."""
+    return _digests(msgspec.msgpack.decode(raw))
 
 
 def _digests(value: object) -> Iterator[str]:

@@ -313,6 +313,7 @@ def _fold_trial(view: RunView, event: AnyEvent) -> None:
             trial.ids += len(event.context_ids) + len(event.sampled_ids)
             trial.sampled += len(event.sampled_ids)
             trial.entropy_sum += event.entropy_mean * len(event.sampled_ids)
+            trial.entropy_tokens += len(event.sampled_ids)
             seconds["wait for the engine"] += event.queue_s
             seconds["prefill"] += event.prefill_s
             seconds["decode"] += event.decode_s

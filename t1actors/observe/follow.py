@@ -1,7 +1,8 @@
 """Reading a run's log: a live one as it grows, a finished one in one go.
 
 Guarantees: frames come in causal order; journals are learnt from ActorStarted, never from listing a directory; a
-follower sees only durable frames and holds nothing back from the writers.
+follower sees only durable frames and holds nothing back from the writers. Journals that were trimmed are read from what is
+kept of them.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class RunReader:
             self.stopped = isinstance(event, RunStopped)
             self.sessions += isinstance(event, RunStarted)
             if isinstance(event, ActorStarted) and event.journal not in self._positions:
-                self._positions[event.journal] = 0
+                self._positions[event.journal] = self._log.kept_from(event.journal)
                 if self._watch is not None:
                     self._watch.add(event.journal)
         return len(self._positions) > known

@@ -22,6 +22,7 @@ from t1actors.events import (
     DiskFreed,
     DiskLow,
     JournalCut,
+    LogTrimmed,
     ObservationDiverged,
     RunFailed,
     RunFinished,
@@ -111,7 +112,8 @@ def _happenings(view: RunView, event: AnyEvent | UnknownEvent) -> list[Happening
             return _of_actor(view, event)
         case DiskLow():
             text = (
-                f"only {size(event.free_bytes)} of disk are free: no step opens until there is more (run.low_disk_mb)"
+                f"only {size(event.free_bytes)} of disk are free: no step opens until there is more (run.low_disk_mb); "
+                "`t1 log trim` makes room in runs at rest, run.keep_steps in a new one"
             )
             return [Happening("disk_low", text, {"free_bytes": event.free_bytes})]
         case DiskFreed():
@@ -124,6 +126,13 @@ def _happenings(view: RunView, event: AnyEvent | UnknownEvent) -> list[Happening
             )
             fields = {"journal": event.journal, "from_sequence": event.from_sequence, "path": event.path}
             return [Happening("journal_cut", text, fields)]
+        case LogTrimmed():
+            freed = event.segment_bytes + event.blob_bytes
+            text = f"trimmed: {size(freed)} deleted, steps from {event.first_step} on replay"
+            if event.trouble:
+                text = f"not trimmed, to be tried again: {event.trouble}"
+            fields = {"first_step": event.first_step, "freed_bytes": freed, "trouble": event.trouble}
+            return [Happening("log_trimmed", text, fields)]
         case StepOpened() | BatchSealed() | BatchShort() | CriticUpdated() | ActorUpdated():
             return _of_step(view, event)
         case WeightsPublished():

@@ -36,6 +36,7 @@ from t1actors.events import (
 )
 from t1actors.log.merged import Entry
 from t1actors.observe.view import TIMER
+from t1actors.runtime.trimming import step_of
 from t1actors.train.batch import batch_digest
 
 ONCE: dict[str, tuple[str, ...]] = {
@@ -92,8 +93,11 @@ class _Trial:
 @dataclass
 class Invariants:
     """Fed with a run's entries in causal order by ``apply``; ``findings`` are what it found, ``finish`` adds what only
-    the end can tell."""
+    the end can tell. Of a run that was trimmed: ``first_step``, of the trials before which parts are gone, and the journals
+    that were ``trimmed``."""
 
+    first_step: int = 0
+    trimmed: frozenset[str] = frozenset()
     findings: list[Finding] = field(default_factory=list[Finding])
     events: int = 0
     _seen: set[tuple[object, ...]] = field(default_factory=set[tuple[object, ...]])
@@ -122,6 +126,10 @@ class Invariants:
             return event
         self._once(entry, event)
         match event:
+            case TurnSampled() | SandboxSealed() | Graded() | TrajectoryAssembled() | TrialFailed() | BatchSealed() if (
+                step_of(event) < self.first_step
+            ):
+                pass
             case EffectIntended() | EffectFinished():
                 self._effect(entry, event)
             case StepOpened() | TrialReplaced() | WeightsPublished() | ActorUpdated() | BatchSealed():
@@ -178,7 +186,7 @@ class Invariants:
             if where in self._intended:
                 self._error(entry, f"effect {event.key} was begun again before it ended")
             self._intended[where] = (entry.sequence, event)
-        elif self._intended.pop(where, None) is None:
+        elif self._intended.pop(where, None) is None and entry.frame.journal not in self.trimmed:
             self._error(entry, f"effect {event.key} ended without having been begun, or twice")
 
     def _step(

@@ -59,10 +59,11 @@ class Lanes:
     pauses: tuple[Pause, ...]
 
 
-def typical_step(view: RunView) -> StepView | None:
-    """The step worth drawing: of the training steps that overlapped others on both sides the one that took the median
+def typical_step(view: RunView, *, since: int = 0) -> StepView | None:
+    """The step worth drawing, from step ``since`` on: of the training steps that overlapped others on both sides the one that
+    took the median
     time; else the newest that comes nearest to that."""
-    steps = [s for _, s in sorted(view.steps.items())]
+    steps = [s for number, s in sorted(view.steps.items()) if number >= since]
     done = [s for s in steps if s.done_ns is not None]
     trained = [s for s in done if s.purpose in ("train", "warmup")]
     steady = [s for s in trained if _overlaps(view, s, s.step - 1) and _overlaps(view, s, s.step + 1)]
@@ -107,7 +108,7 @@ def read_lanes(log: Log, view: RunView, step: StepView) -> Lanes:
 
 
 def _frames(log: Log, journal: str, from_sequence: int, end_ns: int) -> Iterable[Frame]:
-    reader = log.open_reader(journal, from_sequence=from_sequence)
+    reader = log.open_reader(journal, from_sequence=max(from_sequence, log.kept_from(journal)))
     try:
         while frames := reader.read():
             yield from (frame for frame in frames if frame.head.wall_ns <= end_ns)

@@ -22,16 +22,19 @@ from t1actors.events import (
 from t1actors.log.merged import Entry
 from t1actors.observe.invariants import Finding
 from t1actors.payloads import BlobError, Blobs, payloads_of, unpack
+from t1actors.runtime.trimming import step_of
 from t1actors.tito.record import RecordError, TrajectoryRecord, decode
 
 
 class References:
     """Fed with entries and their events by ``apply``; ``findings`` holds what was found."""
 
-    def __init__(self, blobs: Blobs, *, excerpt: bool = False) -> None:
-        """``excerpt``: of an archive of one step, which holds what that step needs and no other blob."""
+    def __init__(self, blobs: Blobs, *, excerpt: bool = False, first_step: int = 0) -> None:
+        """``excerpt``: of an archive of one step, which holds what that step needs and no other blob. ``first_step``: the
+        first one whose trials were not trimmed."""
         self._blobs = blobs
         self._excerpt = excerpt
+        self._first_step = first_step
         self._absent: Counter[str] = Counter()
         self._findings: list[Finding] = []
         self._turns: dict[str, list[TurnSampled]] = {}
@@ -41,12 +44,13 @@ class References:
         """Check every payload that the event names."""
         if isinstance(event, UnknownEvent):
             return
-        if isinstance(event, TurnSampled):
+        trimmed = step_of(event) < self._first_step
+        if isinstance(event, TurnSampled) and not trimmed:
             self._turns.setdefault(event.trial, []).append(event)
         for name, payload in payloads_of(event):
             what = f"{type(event).__name__}.{name}"
             if payload.inline is None and not self._blobs.has(payload.digest):
-                if _needed(event) and not self._excerpt:
+                if _needed(event) and not self._excerpt and not trimmed:
                     self._error(entry, f"{what}: blob {payload.digest} is missing; restore it from a copy of the run")
                 else:
                     self._absent[what] += 1
@@ -56,12 +60,14 @@ class References:
             except BlobError as error:
                 self._error(entry, f"{what}: {error}")
                 continue
-            if isinstance(event, TrajectoryAssembled) and name == "record":
+            if isinstance(event, TrajectoryAssembled) and name == "record" and not trimmed:
                 self._record(entry, event, data)
 
     def finish(self) -> list[Finding]:
         """What was found, and notes on what is kept no longer."""
         why = "not in this archive" if self._excerpt else "no longer kept (it can be computed again)"
+        if self._first_step and not self._excerpt:
+            why = f"no longer kept (it can be computed again from step {self._first_step} on)"
         notes = [
             Finding("note", "blobs", 0, f"{count} of {what} are {why}") for what, count in sorted(self._absent.items())
         ]

@@ -19,6 +19,7 @@ from t1actors.observe.quantities import duration, figure, percent, size
 from t1actors.observe.view import RunView, StepView
 from t1actors.observe.warning_signs import warning_signs
 from t1actors.observe.words import what_happened
+from t1actors.runtime.trim_note import TrimNote, trim_note
 
 
 def write_report(
@@ -33,7 +34,8 @@ def write_report(
     Raises ``NoSuchStep``, ``follow.NoRun`` and the log's errors."""
     log = open_run(run_dir)
     view = view if view is not None else read_run(run_dir)
-    chosen = _chosen(view, step)
+    note = trim_note(run_dir)
+    chosen = _chosen(view, step, note)
     found = figures(view)
     lanes = read_lanes(log, view, chosen) if chosen is not None else None
     pictures = draw_all(found, lanes, run_dir / "plots", progress)
@@ -46,12 +48,14 @@ class NoSuchStep(Exception):
     """The run has not opened that step. Says which it has."""
 
 
-def _chosen(view: RunView, step: int | None) -> StepView | None:
+def _chosen(view: RunView, step: int | None, note: TrimNote) -> StepView | None:
     if step is None:
-        return typical_step(view)
+        return typical_step(view, since=note.kept_step)
     if step not in view.steps:
         there = f"it has steps 0 to {max(view.steps)}" if view.steps else "it has none yet"
         raise NoSuchStep(f"run {view.run} has no step {step}: {there}")
+    if step < note.kept_step:
+        raise NoSuchStep(f"run {view.run} has no turns of step {step} any more, so nothing to draw: {note.text(None)}")
     return view.steps[step]
 
 
@@ -61,7 +65,7 @@ def markdown(f: Figures, pictures: Sequence[Picture], run_dir: Path) -> str:
     for picture in pictures:
         path = picture.path.relative_to(run_dir).as_posix()
         lines += [f"## {picture.title}", "", f"![{picture.title}]({path})", "", picture.how_to_read, ""]
-    lines += ["## Figures", "", *_figures_table(f), "", *_notes(f), ""]
+    lines += ["## Figures", "", *_figures_table(f), "", *_notes(f, run_dir), ""]
     if f.seconds_by_phase:
         lines += ["## Seconds by phase", "", *_phase_table(f), ""]
     lines += ["## Steps", "", *_step_table(f), ""]
@@ -108,7 +112,12 @@ def _heldout_rewards(f: Figures) -> tuple[float | None, float | None, float | No
     return f.heldout_before_reward, f.heldout_after_reward, f.sft_greedy_reward
 
 
-def _notes(f: Figures) -> list[str]:
+def _notes(f: Figures, run_dir: Path) -> list[str]:
+    note = trim_note(run_dir)
+    trimmed = [
+        f"Trimmed: {note.text(None)}. Turns, tokens, entropy, and the seconds and bytes of rollouts are of steps from",
+        f"{note.kept_step} on, and of what is left of those before.",
+    ]
     as_of = ", ".join(f"{journal} {sequence}" for journal, sequence in sorted(f.as_of.items()))
     return [
         "Reward is P / S: passed assertions over the run's fixed scale. Held-out figures are the mean share of each",
@@ -116,6 +125,7 @@ def _notes(f: Figures) -> list[str]:
         "`trained_greedy`.",
         "Gap and movement are nats per sampled token over all training steps.",
         f"As of {as_of}." + ("" if f.complete else " The run was not over."),
+        *(trimmed if note.first_step else []),
     ]
 
 

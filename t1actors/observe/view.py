@@ -39,6 +39,8 @@ class TrialView:
     ids: int = 0
     sampled: int = 0
     entropy_sum: float = 0.0
+    entropy_tokens: int = 0
+    """Over so many sampled tokens: of a trimmed run not all turns are there."""
     reward: float | None = None
     passed: int = 0
     expected: int = 0
@@ -137,7 +139,8 @@ class StepView:
     @property
     def entropy_mean(self) -> float | None:
         """The sampler's mean entropy per sampled token, nats."""
-        return sum(t.entropy_sum for t in self.kept) / self.sampled if self.sampled else None
+        tokens = sum(t.entropy_tokens for t in self.kept)
+        return sum(t.entropy_sum for t in self.kept) / tokens if tokens else None
 
     @property
     def over(self) -> int:

@@ -28,16 +28,9 @@ from t1actors.train.batch import Batch
 from t1actors.train.critic_step import CriticResult, Values, critic_step, estimate_values
 from t1actors.train.errors import TrainError
 from t1actors.train.inspection import Inspect, InspectCritic
+from t1actors.train.lanes import actor_lane, critic_drops_moments, last_before, trains_critic
 from t1actors.train.networks import geometry_of, policy_for, version_of
-from t1actors.train.state import (
-    Tensors,
-    TrainerState,
-    actor_lane,
-    critic_drops_moments,
-    from_bytes,
-    last_before,
-    trains_critic,
-)
+from t1actors.train.state import Tensors, TrainerState, from_bytes
 
 Edit = Callable[[Batch], Batch]
 

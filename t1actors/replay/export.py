@@ -32,6 +32,8 @@ from t1actors.payloads import Blobs
 from t1actors.replay.inputs import ReplayImpossible
 from t1actors.replay.report import ReplayReport
 from t1actors.replay.run import Replayer
+from t1actors.runtime.trim_note import NOTE as TRIM_NOTE
+from t1actors.runtime.trim_note import trim_note
 
 _OF_NO_USE = frozenset({"log", "blobs", "sandboxes", "graders"})
 """Entries of a run directory that are not copied as they are."""
@@ -84,7 +86,7 @@ def export(run: Path, archive: Path, *, step: int | None = None, progress: Progr
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".export-") as folder:
         log = _copied(run, Path(folder) / "log", progress)
         blobs = FileBlobs(run / "blobs")
-        replayed, digests = (None, _named(log, blobs)) if step is None else _replayed(log, blobs, step)
+        replayed, digests = (None, _named(log, blobs)) if step is None else _replayed(run, log, blobs, step)
         checked = check_journals(log)
         if checked.problems:
             raise _damaged(run, checked.problems[0].message)
@@ -98,7 +100,7 @@ def export(run: Path, archive: Path, *, step: int | None = None, progress: Progr
             kept = [path for path in sorted(run.iterdir()) if path.name not in left]
             members += [(str(file.relative_to(run)), file) for path in kept for file in _files(path)]
         else:
-            members += [("config.toml", file) for file in _files(run / "config.toml")]
+            members += [(kept, file) for kept in ("config.toml", TRIM_NOTE) for file in _files(run / kept)]
         written = Path(folder) / "archive"
         _write(written, name, members, exported, compress=archive.suffix in (".gz", ".tgz"))
         os.replace(written, archive)
@@ -131,10 +133,10 @@ def _named(log: FileLog, blobs: FileBlobs) -> list[str]:
     return found
 
 
-def _replayed(log: FileLog, blobs: FileBlobs, step: int) -> tuple[ReplayReport, list[str]]:
+def _replayed(run: Path, log: FileLog, blobs: FileBlobs, step: int) -> tuple[ReplayReport, list[str]]:
     opened = _Opened(blobs)
     try:
-        replayer = Replayer.of(log, opened)
+        replayer = Replayer.of(log, opened, trimmed=trim_note(run))
     except ReplayImpossible as error:
         raise ExportRefused(str(error)) from error
     report = replayer.step(step)

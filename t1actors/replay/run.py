@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import msgspec
 from t1kernels.choice import KernelsInexact, kernels_called
 from t1kernels.hashes import COMBINED, PREFIX, differences, known
 from t1kernels.native import NativeUnavailable
@@ -30,6 +31,7 @@ from t1actors.replay.chain import Chain, Edit, recorded_trajectories
 from t1actors.replay.compare import levels_of, locate
 from t1actors.replay.inputs import ReplayImpossible, RunInputs, read_inputs
 from t1actors.replay.report import Difference, EnvironmentChange, Level, OperationsHere, ReplayReport
+from t1actors.runtime.trim_note import TrimNote, trim_note
 from t1actors.tito.record import digest as record_digest
 from t1actors.train.batch import Batch, batch_digest
 from t1actors.train.environment import environment
@@ -39,12 +41,14 @@ from t1actors.train.inspection import Inspect, InspectCritic
 class Replayer:
     """Replays steps of one run."""
 
-    def __init__(self, inputs: RunInputs, blobs: Blobs) -> None:
+    def __init__(self, inputs: RunInputs, blobs: Blobs, trimmed: TrimNote | None = None) -> None:
+        """``trimmed``: what was deleted of the run on purpose."""
         self.inputs = inputs
         self._blobs = blobs
         model = inputs.config.model
         self._kernels = _there(inputs.kernels, model.kernels)
         self._chain = Chain(inputs, blobs, replace(model, kernels=self._kernels))
+        self._trimmed = trimmed or TrimNote(first_step=0, kept_step=0, steps=0)
 
     @classmethod
     def open(cls, run_dir: Path, progress: Callable[[int, int], None] | None = None) -> Replayer:
@@ -54,7 +58,14 @@ class Replayer:
         return cls.of(FileLog(run_dir / "log"), FileBlobs(run_dir / "blobs"), progress)
 
     @classmethod
-    def of(cls, log: FileLog, blobs: Blobs, progress: Callable[[int, int], None] | None = None) -> Replayer:
+    def of(
+        cls,
+        log: FileLog,
+        blobs: Blobs,
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        trimmed: TrimNote | None = None,
+    ) -> Replayer:
         """The run of a log and the blobs that it names, wherever they are. As ``open``."""
         try:
             if progress is None:
@@ -62,9 +73,10 @@ class Replayer:
             else:
                 total = log.events()
                 inputs = read_inputs(log, lambda done: progress(done, total))
-        except (LogError, ConfigError) as error:
+            trimmed = trimmed or trim_note(log.root.parent)
+        except (LogError, ConfigError, msgspec.DecodeError) as error:
             raise ReplayImpossible(f"{log.root.parent}: {error}") from error
-        return cls(inputs, blobs)
+        return cls(inputs, blobs, trimmed)
 
     def step(
         self,
@@ -93,7 +105,10 @@ class Replayer:
                 return self._evaluation(number)
             return self._training(number, edit, train, inspect, inspect_critic, progress)
         except ReplayImpossible as error:
-            return ReplayReport(number, purpose, impossible=str(error))
+            why = str(error)
+            if purpose and number < self._trimmed.first_step:
+                why = f"what step {number} needs was deleted from the run on purpose: {self.trimmed()}"
+            return ReplayReport(number, purpose, impossible=why)
 
     def batch(self, number: int) -> Batch:
         """The step's batch from the recorded trajectories. Raises ``ReplayImpossible`` naming the trial."""
@@ -103,13 +118,19 @@ class Replayer:
         """Every step of ``numbers``, in order; each begins from what the one before computed."""
         return map(self.step, self.numbers())
 
+    def trimmed(self) -> str:
+        """What stays replayable, in one line, when the run was trimmed; else empty."""
+        return self._trimmed.text(max(self.inputs.steps, default=None)) if self._trimmed.first_step else ""
+
     def numbers(self) -> list[int]:
         """Every evaluated or trained step. One that the run's end cut off before anything of it was trained is left
-        out."""
+        out, and so are those that were trimmed."""
         return [
             number
             for number, step in sorted(self.inputs.steps.items())
-            if step.sealed is not None and (step.opened.purpose == "evaluate" or step.results)
+            if number >= self._trimmed.first_step
+            and step.sealed is not None
+            and (step.opened.purpose == "evaluate" or step.results)
         ]
 
     def _training(

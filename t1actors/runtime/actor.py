@@ -89,13 +89,17 @@ class ActorContext:
 
 class Actor(Protocol, Generic[S]):
     """An actor. ``reads`` are the names of the actors whose journals it follows (its own and the supervisor's are
-    always read). ``effect_type`` is the union of its Effect structs, used to decode open intents after a restart."""
+    always read). ``effect_type`` is the union of its Effect structs, used to decode open intents after a restart.
+
+    Its state is data, and always of the type that ``initial`` gives: a dataclass or Struct whose fields say at any depth of
+    what types they are, or one plain value. Snapshots are taken of it; ``perform`` must not change it."""
 
     reads: frozenset[str]
     effect_type: object
 
     def initial(self) -> S:
-        """The state before any event."""
+        """The state before any event. An actor that looks at its state while it performs keeps this object, a dataclass that
+        can be changed: what a snapshot holds is put into it."""
         ...
 
     def fold(self, state: S, event: AnyEvent | UnknownEvent) -> S:

@@ -1,19 +1,24 @@
-"""How a blocking append to a journal is called from an event loop.
+"""How a blocking call to a journal's writer is made from an event loop: an append, or the keeping of a snapshot.
 
-In a worker thread, where an append waits for a disk; inline, where it never does, or where time is virtual. A simulation
-has its own: waits before and after that cost virtual time, and deaths in between.
+In a worker thread, where it waits for a disk; inline, where it never does, or where time is virtual. A simulation has its
+own: waits before and after that cost virtual time, and deaths in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
 
-Appending: TypeAlias = Callable[[Callable[[], int]], Awaitable[int]]
-"""Calls what it is given, once, and returns its result when that has returned. One call at a time."""
+T = TypeVar("T")
+
+
+class Appending(Protocol):
+    """Calls what it is given, once, and returns its result when that has returned. One append and one snapshot at a time."""
+
+    async def __call__(self, call: Callable[[], T], /) -> T: ...
 
 
 def in_thread() -> Appending:
@@ -21,14 +26,14 @@ def in_thread() -> Appending:
     must not wait for them."""
     limiter: anyio.CapacityLimiter | None = None
 
-    async def appending(append: Callable[[], int]) -> int:
+    async def appending(call: Callable[[], T], /) -> T:
         nonlocal limiter
-        limiter = limiter or anyio.CapacityLimiter(1)
-        return await anyio.to_thread.run_sync(append, limiter=limiter)
+        limiter = limiter or anyio.CapacityLimiter(2)
+        return await anyio.to_thread.run_sync(call, limiter=limiter)
 
     return appending
 
 
-async def inline(append: Callable[[], int]) -> int:
+async def inline(call: Callable[[], T], /) -> T:
     """At once."""
-    return append()
+    return call()

@@ -48,6 +48,8 @@ class Committer:
         self._moments = moments
         self._wake = Wake()
         self._closing = False
+        self.ended = False
+        """Whether ``run`` came to its end: all that the ledger held is durable."""
 
     def notify(self) -> None:
         """The ledger may have something to write."""
@@ -68,6 +70,7 @@ class Committer:
                 batch = self._ledger.take(all_of_it=self._closing)
                 if batch is None:
                     if self._closing:
+                        self.ended = True
                         return
                     await self._wake.wait()
                     continue

@@ -7,6 +7,8 @@ Guarantees:
 - An effect begins only after its intent is durable. Open intents are performed again after a restart, with the same
   key and a higher attempt; so effects happen at least once and their results are recorded exactly once.
 - A clean stop (cancellation) commits all that was applied; effects under way are left open for the next incarnation.
+- Every ``run.snapshot_events`` applied events, and at a clean stop, what a recovery would rebuild is kept beside the journal:
+  always the state that a durable frame left, never one ahead of it. That it could not be written harms nothing.
 
 Left to others: which processes run and when they are restarted (``supervisor``, ``local``); what the events mean.
 """
@@ -42,11 +44,14 @@ from t1actors.runtime.appending import Appending, in_thread
 from t1actors.runtime.clock import Clock, system_clock
 from t1actors.runtime.committer import Committer
 from t1actors.runtime.effects import Effects
+from t1actors.runtime.errors import HostError
 from t1actors.runtime.intents import Intent, Intents
+from t1actors.runtime.keeper import Keeper
 from t1actors.runtime.ledger import Batch, Ledger
 from t1actors.runtime.moments import NOBODY, Moments
 from t1actors.runtime.numerics import first_start, of_the_run
 from t1actors.runtime.recovery import SUPERVISOR, Recovered, follows, recover
+from t1actors.runtime.snapshots import Taken, beginning, form_of
 from t1actors.runtime.wake import Wake
 
 POLL_S = 0.25
@@ -85,7 +90,7 @@ async def host_actor(
         RecoveryError, HostError, RunDirectoryError: a restart cannot help.
         Exception: whatever the actor raised.
     """
-    clock = clock or system_clock()
+    clock, appending = clock or system_clock(), appending or in_thread()
     writer = log.open_writer(name)
     try:
         if opened is not None:
@@ -95,20 +100,25 @@ async def host_actor(
             name, run_dir, of_the_run(config, first_start(log)), blobs, writer.epoch, clock.monotonic
         )
         actor = factory(context)
+        initial = actor.initial()
+        form = form_of(initial)
         recovered = recover(
             log,
             name=name,
             epoch=writer.epoch,
-            initial=actor.initial(),
+            initial=initial,
             fold=actor.fold,
             reads=actor.reads,
             intents=Intents(name, actor.effect_type),
+            snapshot=beginning(log, name, code=code, form=form),
         )
         async with log.watch() as watch, actor.running():
             moments.recovered()
             host = _Host(
                 actor, name, log, writer, recovered, watch, clock,
-                code=code, appending=appending or in_thread(), moments=moments,
+                code=code, appending=appending, moments=moments,
+                snapshots=Keeper(writer, code, form, config.run.snapshot_events, appending=appending),
+                state_type=type(initial),
             )  # fmt: skip
             await host.run(ready)
     finally:
@@ -130,6 +140,8 @@ class _Host:
         code: str,
         appending: Appending,
         moments: Moments,
+        snapshots: Keeper,
+        state_type: type,
     ) -> None:
         self._actor = actor
         self._name = name
@@ -138,7 +150,7 @@ class _Host:
         self._clock = clock
         self._watch = watch
         self._resume_at = recovered.positions
-        self._followed = set(recovered.positions)
+        self._positions = dict(recovered.positions)
         self._reader = CausalReader(log, positions=recovered.positions)
         self._ledger = Ledger(name, next_sequence=writer.next_sequence, vector=recovered.vector)
         self._committer = Committer(
@@ -157,23 +169,30 @@ class _Host:
         self._durable: deque[Batch] = deque()
         self._results: deque[list[AnyEvent]] = deque()
         self._applying: tuple[str, int] | None = None
+        self._snapshots = snapshots
+        self._state_type = state_type
+        self._stopped = False
         for journal in recovered.positions:
             watch.add(journal)
 
     async def run(self, ready: Callable[[], Awaitable[None]] | None) -> None:
-        async with anyio.create_task_group() as outer:
-            outer.start_soon(self._committer.run)
-            try:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._watch_journals)
-                    for intent in self._intents.all():
-                        self._begin(tasks, intent)
-                    if ready is not None:
-                        await ready()
-                    await self._apply_all(tasks)
-            finally:
-                self._reader.close()
-                self._committer.close()
+        try:
+            async with anyio.create_task_group() as outer:
+                outer.start_soon(self._committer.run)
+                try:
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(self._watch_journals)
+                        for intent in self._intents.all():
+                            self._begin(tasks, intent)
+                        if ready is not None:
+                            await ready()
+                        await self._apply_all(tasks)
+                finally:
+                    self._reader.close()
+                    self._committer.close()
+        finally:
+            if self._stopped and self._committer.ended:
+                self._snapshots.at_the_end(self._taken())
 
     # --- what wakes the loop ------------------------------------------------------------------------------------------
 
@@ -186,6 +205,7 @@ class _Host:
     def _on_durable(self, batch: Batch, wall_ns: int) -> None:
         for intent in batch.begins:
             intent.intended_wall_ns = wall_ns
+        self._snapshots.durable(batch)
         if batch.begins or batch.cancels:
             self._durable.append(batch)
         self._wake.set()
@@ -203,6 +223,9 @@ class _Host:
                 if self._ledger.due:
                     self._committer.notify()
                 await self._wake.wait()
+        except anyio.get_cancelled_exc_class():
+            self._stopped = True
+            raise
         except Exception as error:
             if self._applying is not None:
                 error.add_note(
@@ -221,6 +244,7 @@ class _Host:
                     self._effects.cancel(intent)
             while self._results:
                 self._apply_own(self._results.popleft())
+            self._take_snapshot(tasks)
             if not self._news:
                 return
             # One at a time: this frame may make the journal known on which the next one rests.
@@ -264,10 +288,12 @@ class _Host:
                 outputs.hand_over(ledger.emitted(journal, sequence, outputs.events))
             sequence += 1
         self._applying = None
+        self._positions[journal] = sequence
+        self._snapshots.applied(len(frame.events) - skipped)
 
     def _learn(self, started: ActorStarted) -> None:
-        if follows(self._name, self._actor.reads, started) and started.journal not in self._followed:
-            self._followed.add(started.journal)
+        if follows(self._name, self._actor.reads, started) and started.journal not in self._positions:
+            self._positions[started.journal] = 0
             self._watch.add(started.journal)
             self._reader.add(started.journal)
 
@@ -282,6 +308,24 @@ class _Host:
         self._ledger.room_for(sum(map(len, raws)) + outputs.events_bytes)
         outputs.hand_over(self._ledger.own(raws, outputs.events))
         self._applying = None
+        self._snapshots.applied(len(raws))
+
+    def _take_snapshot(self, tasks: TaskGroup) -> None:
+        if self._snapshots.due:
+            batch = self._ledger.end_frame()
+            if batch is not None:
+                self._snapshots.take(batch, self._taken())
+                self._committer.notify()
+        if self._snapshots.waiting:
+            tasks.start_soon(self._snapshots.write)
+
+    def _taken(self) -> Taken:
+        if type(self._state) is not self._state_type:
+            raise HostError(
+                f"actor {self._name}: its state became a {type(self._state).__name__} and began as a "
+                f"{self._state_type.__name__}, by which a snapshot of it would be read"
+            )
+        return Taken.now(self._state, self._positions, self._intents)
 
     def _fold_own(self, event: AnyEvent) -> bytes:
         raw = encode(event)

@@ -73,6 +73,10 @@ class Intents:
         elif isinstance(event, CancelRequested):
             self._open[event.key].cancel_requested = True
 
+    def reopen(self, event: EffectIntended, *, attempt: int, wall_ns: int, cancel_requested: bool) -> None:
+        """An effect that a snapshot says was open, intended at ``wall_ns``."""
+        self._open[event.key] = Intent(event, attempt, wall_ns, cancel_requested=cancel_requested)
+
     def intended(self, effect: Effect) -> EffectIntended | None:
         """The event that intends ``effect``; None when the very same effect is open already: a key is what is done,
         so it is under way. Raises ``HostError`` when the key is open for something else, or is being cancelled."""

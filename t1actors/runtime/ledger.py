@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from t1actors.log.interface import MAX_FRAME_BYTES, InputRun
 from t1actors.runtime.errors import HostError
 from t1actors.runtime.intents import Intent
+from t1actors.runtime.snapshots import Taken
 
 HEAD_BYTES = 4096
 """Room kept for a frame's header and its head without the input runs: vector, code version, times."""
@@ -51,6 +52,8 @@ class Batch:
     vector: Mapping[str, int] = field(default_factory=dict[str, int])
     begins: list[Intent] = field(default_factory=list[Intent])
     cancels: list[Intent] = field(default_factory=list[Intent])
+    taken: Taken | None = None
+    """The actor as it is at this frame's end, when a snapshot of it is wanted."""
 
     def inputs(self) -> tuple[InputRun, ...]:
         """What the commit head states of the inputs."""
@@ -137,6 +140,13 @@ class Ledger:
                 return None
             self._seal()
         return self._sealed.popleft()
+
+    def end_frame(self) -> Batch | None:
+        """Have the frame end with what was applied last; its content. None: nothing was since the last frame."""
+        if not self._current.runs:
+            return None
+        self._seal()
+        return self._sealed[-1]
 
     @property
     def due(self) -> bool:

@@ -32,6 +32,7 @@ from t1actors.log.filelog import FileLog
 from t1actors.log.frame import Frame
 from t1actors.log.lock import last_holder
 from t1actors.payloads import BlobError, Blobs, payloads_of
+from t1actors.runtime.trim_note import trim_note
 
 
 def settle_after_loss(run_dir: Path, boot_id: str, durability: Durability) -> None:
@@ -46,7 +47,8 @@ def settle_after_loss(run_dir: Path, boot_id: str, durability: Durability) -> No
     if all(holder.boot_id == boot_id for holder in opened.values()):
         return
     if durability == "process":
-        set_aside(root, objection=objection(blobs), ground=Grounds(blobs))
+        kept_step = trim_note(run_dir).kept_step
+        set_aside(root, objection=objection(blobs, kept_step=kept_step), ground=Grounds(blobs))
         for digest in list(blobs.digests()):
             if not _whole(blobs, digest):
                 # Nobody that stands names it; under its own name it would be an error for ever.
@@ -72,16 +74,18 @@ def cuts_of(run_dir: Path) -> list[JournalCut]:
     ]
 
 
-def objection(blobs: Blobs) -> Callable[[Frame], str]:
+def objection(blobs: Blobs, *, kept_step: int = 0) -> Callable[[Frame], str]:
     """Whether a frame names a trajectory whose blob is damaged or missing, or another blob that is damaged. What an actor
-    goes on from is left to ``Grounds``: of all those blobs only the last are needed."""
+    goes on from is left to ``Grounds``: of all those blobs only the last are needed; and of a trimmed run trajectories of
+    steps before ``kept_step`` are missing on purpose."""
 
     def objected(frame: Frame) -> str:
         for event in map(decode, frame.events):
             if isinstance(event, GROUNDS):
                 continue
             for name, payload in payloads_of(event):
-                needed = isinstance(event, TrajectoryAssembled) or blobs.has(payload.digest)
+                trajectory = isinstance(event, TrajectoryAssembled) and event.step >= kept_step
+                needed = trajectory or blobs.has(payload.digest)
                 if payload.inline is None and needed and not _whole(blobs, payload.digest):
                     return f"{type(event).__name__}.{name}: blob {payload.digest[:16]}… is damaged or missing"
         return ""

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import anyio
 
+from t1actors.runtime.appending import Appending, in_thread
 from t1actors.runtime.child import Child
 from t1actors.runtime.clock import Clock, system_clock
 from t1actors.runtime.orphans import Orphans
@@ -71,7 +72,8 @@ class ChildProcess(Protocol):
 @dataclass(frozen=True)
 class Machine:
     """``start`` starts an actor's process, which is to say every so many seconds that it lives; ``chance`` draws from [0, 1);
-    ``reap`` is told which processes are the supervisor's own; ``end`` ends what is left of others; ``signals`` are SIGINT and
+    ``reap`` is told which processes are the supervisor's own; ``end`` ends what is left of others; ``calling`` makes
+    calls that block; ``signals`` are SIGINT and
     SIGTERM, or None where nobody can have them."""
 
     clock: Clock
@@ -83,6 +85,7 @@ class Machine:
     rss_bytes: Callable[[int], int]
     reap: Callable[[set[int]], object]
     end: Callable[[], Awaitable[object]]
+    calling: Appending
 
 
 def this_machine(plan: RunPlan) -> Machine:
@@ -102,6 +105,7 @@ def this_machine(plan: RunPlan) -> Machine:
         rss_bytes=_rss_bytes,
         reap=orphans.adopted,
         end=orphans.end,
+        calling=in_thread(),
     )
 
 

@@ -142,7 +142,7 @@ async def _serve(arguments: Arguments, status: Status, moments: Moments) -> None
             await host_actor(
                 factory,
                 name=arguments.name,
-                log=FileLog(run_dir / "log", config.run.log_durability),
+                log=FileLog(run_dir / "log", config.run.log_durability, segment_bytes=config.run.segment_bytes),
                 blobs=FileBlobs(run_dir / "blobs", config.run.log_durability),
                 config=config,
                 run_dir=run_dir,

@@ -1,7 +1,8 @@
 """Rebuilds an actor from the journals: the same folds in the same order as its earlier incarnations did.
 
 Every frame of the actor's own journal says which foreign events were applied, in which order, and how many own
-events each decision emitted; nothing is decided here, nothing is written.
+events each decision emitted; nothing is decided here, nothing is written. Where a snapshot (``snapshots``) says what the
+frames up to its own left, only those behind it are folded.
 
 Guarantees: the state, the open intents, the vector and the reading positions are those that the last durable frame
 left. An input that cannot be read again, or does not continue where the frame before stopped, is a ``RecoveryError``
@@ -14,9 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from t1actors.events import PRIVATE_EVENTS, ActorStarted, AnyEvent, UnknownEvent, decode
-from t1actors.log.interface import Frame, InputRun, JournalReader, Log
+from t1actors.log.interface import Frame, InputRun, JournalReader, Log, Snapshot, Truncated
 from t1actors.runtime.errors import RecoveryError
 from t1actors.runtime.intents import Intents
+from t1actors.runtime.snapshots import behind, decode_content
 
 SUPERVISOR = "supervisor"
 """The journal of the supervisor, which every actor reads."""
@@ -49,20 +51,48 @@ def recover(
     fold: Callable[[object, AnyEvent | UnknownEvent], object],
     reads: frozenset[str],
     intents: Intents,
+    snapshot: Snapshot | None = None,
 ) -> Recovered:
-    """Folds everything that the journal ``name`` holds. Raises ``RecoveryError``, ``JournalDamaged``."""
+    """Folds everything that the journal ``name`` holds, or what is behind ``snapshot``, whose frame it holds. Raises
+    ``RecoveryError``, ``JournalDamaged``."""
     recovered = Recovered(initial, intents, {SUPERVISOR: 0})
     sources: dict[str, _Source] = {}
-    own = log.open_reader(name)
+    own = log.open_reader(name, from_sequence=snapshot.base_sequence if snapshot is not None else 0)
     try:
+        if snapshot is not None:
+            _begin(recovered, snapshot, own, epoch)
         for frame in _frames(own):
             _apply(log, frame, recovered, sources, fold, reads, epoch)
             recovered.vector = frame.head.vector
+    except Truncated as error:
+        raise RecoveryError(
+            f"actor {name} can only go on from a snapshot, because the log was trimmed, and has none that can be used "
+            f"({error}). Resume from a copy of the run"
+        ) from error
     finally:
         own.close()
         for source in sources.values():
             source.close()
     return recovered
+
+
+def _begin(recovered: Recovered, snapshot: Snapshot, own: JournalReader, epoch: int) -> None:
+    """As the frame of ``snapshot`` left it; ``own`` goes on behind that."""
+    if not behind(own, snapshot):
+        raise RecoveryError(
+            f"journal {own.name}: the frame at {snapshot.base_sequence} of its snapshot cannot be read any more. "
+            "`t1 log check` says more"
+        )
+    recovered.state, intents = decode_content(snapshot.content, recovered.state)
+    for intent in intents:
+        recovered.intents.reopen(
+            intent.event,
+            attempt=1 + epoch - intent.epoch,
+            wall_ns=intent.wall_ns,
+            cancel_requested=intent.cancel_requested,
+        )
+    recovered.positions = dict(snapshot.positions)
+    recovered.vector = dict(snapshot.vector)
 
 
 def _apply(
@@ -103,7 +133,7 @@ def _apply(
         else:
             source = sources.get(run.journal)
             if source is None:
-                source = sources[run.journal] = _Source(log.open_reader(run.journal), run.journal)
+                source = sources[run.journal] = _Source(log, run.journal, recovered.positions.get(run.journal, 0))
             for raw in source.take(run, name, frame.base_sequence):
                 event = decode(raw)
                 if isinstance(event, PRIVATE_EVENTS):
@@ -122,13 +152,13 @@ def _apply(
 
 
 class _Source:
-    """A foreign journal, read once from its start in step with the own one."""
+    """A foreign journal, read once from ``position`` on in step with the own one."""
 
-    def __init__(self, reader: JournalReader, journal: str) -> None:
-        self._reader = reader
+    def __init__(self, log: Log, journal: str, position: int) -> None:
+        self._reader = log.open_reader(journal, from_sequence=position)
         self._journal = journal
-        self._events = _events(reader)
-        self._next = 0
+        self._events = _events(self._reader, position)
+        self._next = position
 
     def take(self, run: InputRun, actor: str, at: int) -> Iterator[bytes]:
         if run.first != self._next:
@@ -156,6 +186,6 @@ def _frames(reader: JournalReader) -> Iterator[Frame]:
         yield from frames
 
 
-def _events(reader: JournalReader) -> Iterator[bytes]:
+def _events(reader: JournalReader, position: int) -> Iterator[bytes]:
     for frame in _frames(reader):
-        yield from frame.events
+        yield from frame.events[max(0, position - frame.base_sequence) :]

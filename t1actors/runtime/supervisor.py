@@ -12,7 +12,8 @@ Guarantees:
 - If the supervisor itself is killed, the actors end with it; starting it again on the same run directory resumes the
   run. If the machine was lost and nothing had been flushed, the journals are first cut to what fits together; each cut is an
   event.
-- Too little free disk is an event, before a full one ends the run; so is that there is room again.
+- Too little free disk is an event, before a full one ends the run; so is that there is room again. With ``run.keep_steps``
+  what only older steps need is deleted as the run goes on.
 - No torch here: what actors import is theirs.
 
 Left to others: displays read the log; which actors there are is the caller's plan.
@@ -47,6 +48,7 @@ from t1actors.runtime.clock import system_clock
 from t1actors.runtime.conclusion import concluded
 from t1actors.runtime.errors import EXIT_UNRECOVERABLE, RunDirectoryError
 from t1actors.runtime.fingerprint import code_version
+from t1actors.runtime.keeping import keep_last_steps
 from t1actors.runtime.loss import cuts_of, settle_after_loss
 from t1actors.runtime.machine import ChildProcess, Machine, this_machine
 from t1actors.runtime.orphans import adopting
@@ -88,7 +90,7 @@ async def supervise(plan: RunPlan) -> RunResult:
     """
     config = plan.config.run
     code = code_version()
-    log = FileLog(plan.run_dir / "log", config.log_durability)
+    log = FileLog(plan.run_dir / "log", config.log_durability, segment_bytes=config.segment_bytes)
     settle_after_loss(plan.run_dir, system_clock().boot_id, config.log_durability)
     check_configuration(log, plan.run_dir, plan.config, plan.numerics.kernels)
     _prepare(plan)
@@ -164,6 +166,8 @@ class _Supervisor:
                 watching.start_soon(self._follow_conclusion)
                 watching.start_soon(self._reap_orphans)
                 watching.start_soon(self._watch_disk)
+                if plan.config.run.keep_steps:
+                    watching.start_soon(self._keep_last_steps)
                 if signals is not None:
                     watching.start_soon(self._follow_signals, signals)
                 async with anyio.create_task_group() as keeping:
@@ -342,6 +346,16 @@ class _Supervisor:
                 low = False
                 await self._chronicle.record([DiskFreed(free_bytes=free)])
             await anyio.sleep(DISK_EVERY_S)
+
+    async def _keep_last_steps(self) -> None:
+        await keep_last_steps(
+            self._log,
+            self._plan.run_dir,
+            self._plan.config.run.keep_steps,
+            publisher=self._plan.concludes,
+            record=self._chronicle.record,
+            calling=self._machine.calling,
+        )
 
     async def _reap_orphans(self) -> None:
         while True:

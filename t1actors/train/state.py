@@ -2,7 +2,7 @@
 
 Guarantees: ``from_bytes(to_bytes(s))`` equals s in every bit and the same state gives the same bytes; a state without moments
 (fresh) is shorter and digests otherwise than one with moments of zero; the bytes are one safetensors file, readable by
-anyone's tools. ``segments`` at the end holds the rule of which state a step begins from.
+anyone's tools. Which state a step begins from is said in ``lanes``.
 
 A state is a value: nothing here or in a step changes its tensors in place.
 """
@@ -10,7 +10,7 @@ A state is a value: nothing here or in a step changes its tensors in place.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import blake3
@@ -19,7 +19,6 @@ import safetensors
 import safetensors.torch
 import torch
 
-from t1actors.events import Purpose
 from t1actors.models.checkpoint import tensor_digest
 from t1actors.train.errors import StateError
 
@@ -103,30 +102,3 @@ def from_bytes(data: bytes | memoryview) -> TrainerState:
                 f"moments of {len(moments)} tensors for {len(state.weights)} weights; the state is incomplete"
             )
     return state
-
-
-# --- which state a step begins from -------------------------------------------------------------------------------------
-#
-# Warm-up (T1 section 6) trains a policy of its own, of which nothing is kept: a later segment starts from the initial policy
-# with a fresh optimizer. Of the critic only the weights are kept. Evaluations train nothing.
-
-
-def actor_lane(purpose: Purpose) -> str | None:
-    """Updates of one lane follow each other; every lane begins at the initial policy with a fresh optimizer. None: the
-    purpose does not train the actor."""
-    return purpose if purpose in ("warmup", "train") else None
-
-
-def trains_critic(purpose: Purpose) -> bool:
-    """Whether a step of this purpose updates the critic."""
-    return purpose in ("warmup", "recalibrate", "train")
-
-
-def critic_drops_moments(previous: Purpose | None, purpose: Purpose) -> bool:
-    """``previous``: the purpose of the last step that trained the critic, None when none did."""
-    return previous == "warmup" and purpose != "warmup"
-
-
-def last_before(step: int, candidates: Iterable[int]) -> int | None:
-    """The greatest of ``candidates`` below ``step``."""
-    return max((c for c in candidates if c < step), default=None)

@@ -7,6 +7,7 @@ With ``run.seed=7`` the first session goes on until somebody stops it; later one
 
 import sys
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from t1actors.events import RunFailed, RunFinished, RunPaused, RunStarted, StopRequested, TimerFired
@@ -32,6 +33,12 @@ def install(set_attribute=setattr):
     set_attribute(run, "preflight", lambda config, memory_bytes: Preflight(None, ()))
 
 
+@dataclass
+class Session:
+    number: int = 0
+    resumed: bool = False
+
+
 class Publisher:
     reads = frozenset()
     effect_type = Wait
@@ -40,10 +47,10 @@ class Publisher:
         self._seed = context.config.run.seed
 
     def initial(self):
-        return None
+        return Session()
 
     def fold(self, state, event):
-        return event if isinstance(event, RunStarted) else state
+        return Session(event.session, event.resumed) if isinstance(event, RunStarted) else state
 
     def decide(self, state, event):
         match event:
@@ -51,7 +58,7 @@ class Publisher:
                 end = RunFailed(step=0, reason="seed 13") if self._seed == 13 else RunFinished(steps=0, version="none")
                 return Decision(events=[end])
             case StopRequested():
-                return Decision(events=[RunPaused(step=0, session=state.session)])
+                return Decision(events=[RunPaused(step=0, session=state.number)])
             case _ if type(event).__name__ == "ActorReady" and (self._seed != 7 or state.resumed):
                 return Decision(effects=[Wait(key="end", seconds=0.05)])
             case _:

@@ -64,7 +64,7 @@ def make_run(run_dir: Path, *sets: str) -> TinyRun:
     """A run in ``run_dir``, to its end."""
     config = cfg.resolve(preset="smoke", sets=[*TINY, *sets]).config
     run_dir.mkdir(parents=True, exist_ok=True)
-    log = FileLog(run_dir / "log", "process")
+    log = FileLog(run_dir / "log", "process", segment_bytes=config.run.segment_bytes)
 
     async def main() -> LocalResult:
         with anyio.fail_after(240):

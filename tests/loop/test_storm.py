@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from t1actors.log.filelog import FileLog
+from t1actors.runtime.trim_note import trim_note
 from tests.loop.storm import (
     Point,
     died,
@@ -81,6 +83,32 @@ def test_a_larger_run_through_fifty_deaths(tmp_path: Path):
         if len(kills) >= SMOKE_KILLS:
             return
     pytest.fail(f"only {len(kills)} died")
+
+
+TRIMMED = ("run.snapshot_events=12", "run.segment_mb=0.004", "run.keep_steps=1", "schedule.train_steps=6")
+
+
+def through_deaths_while_it_is_trimmed(tmp_path: Path, seed: int, runs: int) -> None:
+    assert run_once(tmp_path / "undisturbed", TRIMMED[-1]).reason == "finished"
+    found, wanted = occurrences(tmp_path / "undisturbed"), digests(events_of(tmp_path / "undisturbed"))
+    for number, deaths in enumerate(plan_deaths(found, found, random.Random(seed), a_run=2)[:runs]):
+        run_dir = tmp_path / f"run{number}"
+        result = run_once(run_dir, *TRIMMED, deaths=deaths)
+        assert result.reason == "finished", result
+        assert died(run_dir)
+        unscathed(run_dir, wanted)
+        assert trim_note(run_dir).first_step > 0
+        assert FileLog(run_dir / "log").kept_from("sampler") > 0
+
+
+def test_actors_die_in_a_run_that_is_trimmed_as_it_goes_on(tmp_path: Path):
+    """Each goes on from a snapshot: of what it has folded there is no beginning any more."""
+    through_deaths_while_it_is_trimmed(tmp_path, seed=4, runs=1)
+
+
+@pytest.mark.slow
+def test_actors_die_again_and_again_in_runs_that_are_trimmed_as_they_go_on(tmp_path: Path):
+    through_deaths_while_it_is_trimmed(tmp_path, seed=5, runs=12)
 
 
 @pytest.mark.slow

@@ -39,8 +39,9 @@ from t1actors.train.batch import Batch, batch_digest
 from t1actors.train.crew import Crew
 from t1actors.train.digests import encode_detail
 from t1actors.train.environment import environment
+from t1actors.train.lanes import actor_lane, critic_drops_moments
 from t1actors.train.networks import geometry_of, working_weights
-from t1actors.train.state import TrainerState, actor_lane, critic_drops_moments, to_bytes
+from t1actors.train.state import TrainerState, to_bytes
 from tests.train.tiny_batches import TRAIN, critic_state, policy_state, record, tiny_policy
 
 PURPOSES: tuple[Purpose, ...] = (

@@ -1,11 +1,13 @@
 """The host's promises, one actor at a time, in virtual time."""
 
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import anyio
 import pytest
 
 from t1actors.events import (
+    AnyEvent,
     CancelRequested,
     EffectFinished,
     EffectIntended,
@@ -25,6 +27,11 @@ class Act(Effect, frozen=True, kw_only=True):
     pass
 
 
+@dataclass
+class Seen:
+    events: list[AnyEvent] = field(default_factory=list)
+
+
 class Recorder(Toy):
     """Folds everything into a list; what it decides is given by ``answers``: {number: decision}."""
 
@@ -36,17 +43,21 @@ class Recorder(Toy):
         super().__init__(context)
         self.decided = []
         self.performed = []
-        self.seen = []
+        self.state = Seen()
+
+    @property
+    def seen(self):
+        return self.state.events
 
     def initial(self):
-        return self.seen
+        return self.state
 
     def fold(self, state, event):
-        state.append(event)
+        state.events.append(event)
         return state
 
     def decide(self, state, event):
-        assert state[-1] == event, "decided on before it was folded"
+        assert state.events[-1] == event, "decided on before it was folded"
         self.decided.append(event)
         if isinstance(event, GenerationQuiesced):
             return self.answers.get(event.step, NOTHING)

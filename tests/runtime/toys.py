@@ -50,6 +50,12 @@ class Emit(Effect, frozen=True, kw_only=True):
     count: int
 
 
+@dataclass
+class Emitted:
+    next: int = 0
+    begun: bool = False
+
+
 class Source(Toy):
     """Emits 0 .. total - 1 by effects, ``count`` numbers each, one effect after the other."""
 
@@ -57,20 +63,20 @@ class Source(Toy):
     count = 3
 
     def initial(self):
-        return {"next": 0, "begun": False}
+        return Emitted()
 
     def fold(self, state, event):
         if isinstance(event, GenerationQuiesced):
-            assert event.step == state["next"], f"number {event.step} where {state['next']} is next"
-            state["next"] += 1
+            assert event.step == state.next, f"number {event.step} where {state.next} is next"
+            state.next += 1
         if isinstance(event, RunStarted):
-            state["begun"] = True
+            state.begun = True
         return state
 
     def decide(self, state, event):
         begins = isinstance(event, RunStarted) and not event.resumed
-        if (begins or isinstance(event, EffectFinished)) and state["next"] < self.total:
-            first = state["next"]
+        if (begins or isinstance(event, EffectFinished)) and state.next < self.total:
+            first = state.next
             return Decision(effects=[Emit(key=f"emit/{first}", first=first, count=min(self.count, self.total - first))])
         return NOTHING
 

@@ -41,6 +41,12 @@ class MortalLog:
     def journals(self):
         return self.log.journals()
 
+    def kept_from(self, name):
+        return self.log.kept_from(name)
+
+    def snapshots(self, name):
+        return self.log.snapshots(name)
+
 
 class MortalWriter:
     def __init__(self, mortal, writer):
@@ -52,6 +58,14 @@ class MortalWriter:
     @property
     def next_sequence(self):
         return self.writer.next_sequence
+
+    @property
+    def last_frame(self):
+        return self.writer.last_frame
+
+    def keep(self, snapshot):
+        if not self.mortal.dead:
+            self.writer.keep(snapshot)
 
     def append(self, head, events):
         if self.mortal.dead:

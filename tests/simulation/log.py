@@ -7,21 +7,22 @@ process still lives. A frame that lay there when a reader was opened is seen at 
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
 from t1actors.log.filelog import FileLog
-from t1actors.log.interface import CommitHead, Frame, JournalReader, Watch
+from t1actors.log.interface import CommitHead, Frame, JournalReader, Snapshot, Watch
 from t1actors.runtime.appending import Appending
 
 if TYPE_CHECKING:
     from tests.simulation.incarnation import Incarnation
     from tests.simulation.universe import Universe
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -56,6 +57,13 @@ class SimLog:
     def journals(self) -> list[str]:
         return self.files().journals()
 
+    def kept_from(self, name: str) -> int:
+        return self.files().kept_from(name)
+
+    def snapshots(self, name: str) -> list[Snapshot]:
+        self.incarnation.gate()
+        return self.files().snapshots(name)
+
     @asynccontextmanager
     async def _watching(self) -> AsyncGenerator[SimWatch]:
         watch = SimWatch(self._universe, self.incarnation)
@@ -68,13 +76,14 @@ class SimLog:
 
 
 def appending(universe: Universe, incarnation: Incarnation) -> Appending:
-    """An append takes a while until it happens, and another until its caller knows."""
+    """A call takes a while until it happens, and another until its caller knows."""
 
-    async def appending(append: Callable[[], int]) -> int:
+    async def appending(call: Callable[[], T]) -> T:
         await incarnation.spend(universe.delays.before_append())
-        first = append()
+        with universe.running(incarnation):
+            result = call()
         await incarnation.spend(universe.delays.after_append())
-        return first
+        return result
 
     return appending
 
@@ -109,6 +118,14 @@ class SimWriter:
         universe.at_moment(self._incarnation, f"appended to {self.name}")
         return first
 
+    @property
+    def last_frame(self) -> bytes:
+        return self._writer.last_frame
+
+    def keep(self, snapshot: Snapshot) -> None:
+        with self._universe.running(self._incarnation):
+            self._writer.keep(snapshot)
+
     def close(self) -> None:
         if not self._incarnation.dead and not self._closed:
             self._closed = True
@@ -130,7 +147,8 @@ class SimReader:
         self._universe = universe
         self._incarnation = incarnation
         self._reader = reader
-        self._ahead: deque[Frame] = deque()
+        self._ahead: tuple[Frame, bytes] | None = None
+        self._last = b""
         self._opened_s = anyio.current_time()
         self._boot = universe.boots
         self._delay_s = universe.delays.notice(incarnation.name, reader.name)
@@ -140,13 +158,18 @@ class SimReader:
     def read(self, *, max_frames: int = 256) -> list[Frame]:
         found: list[Frame] = []
         while len(found) < max_frames and not (self._incarnation.dead or self._incarnation.frozen):
-            if not self._ahead:
-                self._ahead.extend(self._reader.read(max_frames=64))
-            if not self._ahead or not self._noticed(self._ahead[0]):
+            if self._ahead is None and (frames := self._reader.read(max_frames=1)):
+                self._ahead = frames[0], self._reader.last_digest()
+            if self._ahead is None or not self._noticed(self._ahead[0]):
                 break
-            found.append(self._ahead.popleft())
+            found.append(self._ahead[0])
+            self._last = self._ahead[1]
+            self._ahead = None
             self.next_sequence = found[-1].next_sequence
         return found
+
+    def last_digest(self) -> bytes:
+        return self._last
 
     def _noticed(self, frame: Frame) -> bool:
         key = (frame.journal, frame.base_sequence, frame.next_sequence)

@@ -33,6 +33,7 @@ VIRTUAL_DEADLINE_S = 3000.0
 SESSIONS = 60
 SETS = (
     "run.restart_budget=1000",
+    "run.snapshot_events=40",
     "run.backoff_max_s=2.0",
     "tasks.levels=[1]",
     "tasks.heldout_per_level=1",
@@ -60,9 +61,11 @@ class Variant:
 
     exact: bool
     durability: str
+    keep_steps: int = 0
 
     def config(self) -> Config:
-        sets = (*SETS, f'run.log_durability="{self.durability}"', *(() if self.exact else LOOSE))
+        log = (f'run.log_durability="{self.durability}"', f"run.keep_steps={self.keep_steps}")
+        sets = (*SETS, *log, *(() if self.exact else LOOSE))
         return resolve(preset="nano", sets=sets).config
 
 
@@ -94,7 +97,11 @@ def simulate(seed: int, *, planted: Callable[[], AbstractContextManager[None]] =
     """The run with the faults of ``seed``, and with a bug in the code while ``planted`` is held. Raises ``Fault``: a rule was
     broken; its notes say what happened."""
     draw = random.Random(seed)
-    variant = Variant(exact=draw.random() < 0.75, durability=draw.choice(["machine", "machine", "process"]))
+    variant = Variant(
+        exact=draw.random() < 0.75,
+        durability=draw.choice(["machine", "machine", "process"]),
+        keep_steps=draw.choice([0, 0, 2]),
+    )
     reference = undisturbed(variant)
     with planted():
         return _simulate(seed, variant, reference)

@@ -278,6 +278,7 @@ class Universe:
             rss_bytes=lambda pid: 0,
             reap=lambda pids: None,
             end=end,
+            calling=appending(self, incarnation),
         )
 
     async def _signals(self, incarnation: Incarnation) -> AsyncIterator[int]:

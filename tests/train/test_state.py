@@ -9,15 +9,12 @@ import torch
 from t1actors.train.actor_step import actor_step
 from t1actors.train.critic_step import critic_step, estimate_values
 from t1actors.train.errors import StateError
+from t1actors.train.lanes import actor_lane, critic_drops_moments, last_before, trains_critic
 from t1actors.train.networks import critic_for, load_masters, policy_for, version_of
 from t1actors.train.state import (
     TrainerState,
-    actor_lane,
-    critic_drops_moments,
     from_bytes,
-    last_before,
     to_bytes,
-    trains_critic,
 )
 from tests.train.tiny_batches import MODEL, TRAIN, batch_of, critic_state, policy_state, tiny_policy
 

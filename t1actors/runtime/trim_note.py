@@ -1,0 +1,56 @@
+"""What a run directory says of what was deleted from it on purpose: ``trimmed.json``.
+
+Guarantees: it is durable before anything goes, so what is missing without it is damage; of trials from ``kept_step`` on
+nothing is missing.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from t1actors.log.segments import fsync_directory
+
+NOTE = "trimmed.json"
+
+
+class TrimNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps from ``first_step`` on replay; for that the trials of steps from ``kept_step`` on are kept, and no others.
+    ``steps``: of how many finished steps that was asked for last."""
+
+    first_step: int
+    kept_step: int
+    steps: int
+
+    def text(self, last: int | None) -> str:
+        """What stays replayable, in one line. ``last``: the run's last step."""
+        if self.first_step == 0:
+            return "all steps replay"
+        which = (
+            f"steps {self.first_step} to {last} replay"
+            if last is not None
+            else f"steps from {self.first_step} on replay"
+        )
+        return f"{which}; of those before the log has what was graded and trained, not their turns: it was trimmed"
+
+
+def trim_note(run_dir: Path) -> TrimNote:
+    """What was trimmed; of a whole run a note from step 0 on. Raises ``msgspec.DecodeError``."""
+    try:
+        return msgspec.json.decode((run_dir / NOTE).read_bytes(), type=TrimNote)
+    except FileNotFoundError:
+        return TrimNote(first_step=0, kept_step=0, steps=0)
+
+
+def write_trim_note(run_dir: Path, note: TrimNote) -> None:
+    """Durable when it returns. Raises ``OSError``."""
+    path = run_dir / NOTE
+    temporary = path.with_name(f".{NOTE}")
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(note)) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    fsync_directory(run_dir)

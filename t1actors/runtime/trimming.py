@@ -1,0 +1,226 @@
+"""Trimming a run: deleting what only old steps need, beginnings of journals and blobs.
+
+Of the journals of the sampler and the pool whole segments go: they hold every turn of every trial, which is nearly all there
+is. The others stay: they say what the run is, how each trial was graded and what each step came to, so that what was measured
+is there for every step, and are small.
+
+Guarantees:
+- From ``TrimNote.first_step`` on every step stays replayable (``kept_steps``); the note is durable before anything goes.
+- No actor named in the log is kept from going on: a segment stays while it lies at or behind the reading position in the
+  oldest snapshot that an actor has, or at or behind the frame of its own.
+- A blob goes only when events of old steps are all that names it, and not while one may be about to. Blobs go before the
+  segments that name them, so a trimming that was interrupted is ended by the next.
+- Readers that are no actors hold nothing back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from t1actors.events import (
+    PRIVATE_EVENTS,
+    ActorInitialised,
+    ActorStarted,
+    AnyEvent,
+    CriticInitialised,
+    StepOpened,
+    UnknownEvent,
+    WeightsOffered,
+    decode,
+)
+from t1actors.log.blobs import FileBlobs, sync_file_system
+from t1actors.log.filelog import FileLog
+from t1actors.log.interface import JournalReader, Snapshot
+from t1actors.log.sweep import digests_in
+from t1actors.log.trim import Beginning, Mark, begin_at, beginning_of
+from t1actors.log.trimmed import trimmed_of
+from t1actors.payloads import payloads_of
+from t1actors.runtime.kept_steps import Kept, Steps
+from t1actors.runtime.recovery import SUPERVISOR
+from t1actors.runtime.trim_note import TrimNote, trim_note, write_trim_note
+
+PUBLISHER = "publisher"
+OF_TURNS = frozenset({"sampler", "pool"})
+"""Actors whose journals can be trimmed; replicas are named ``sampler1`` and so on."""
+_STATES = frozenset({"state", "weights"})
+_FOR_EVER = 2**62
+"""Named by something that is of no step."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a trimming deletes. ``held``: journals of which nothing more can go yet although it is old enough, and why."""
+
+    note: TrimNote
+    last_step: int | None
+    beginnings: dict[str, Beginning]
+    blobs: tuple[str, ...]
+    blob_bytes: int
+    held: dict[str, str]
+
+    @property
+    def segment_bytes(self) -> int:
+        return sum(beginning.size_bytes for beginning in self.beginnings.values())
+
+    @property
+    def empty(self) -> bool:
+        return not self.blobs and not self.segment_bytes
+
+
+@dataclass
+class Trimmer:
+    """Knows the run's log as far as it has read it; ``plan`` reads on, ``carry_out`` deletes. For one task at a time.
+    ``recent_s``: blobs that were put within so many seconds stay for now. Of a run that goes on, a blob may just have been
+    put again, the same bytes as long ago, and the event that names it is still to come."""
+
+    run_dir: Path
+    recent_s: float = 0.0
+    _steps: Steps = field(default_factory=Steps)
+    _named: dict[str, int] = field(default_factory=dict[str, int])
+    """Blob -> the newest step that an event of names it."""
+    _opened_at: dict[int, int] = field(default_factory=dict[int, int])
+    """Step -> the sequence of its StepOpened."""
+    _started_at: dict[str, int] = field(default_factory=dict[str, int])
+    """Journal -> the sequence of the first ActorStarted that names it."""
+    _readers: dict[str, JournalReader] = field(default_factory=dict[str, JournalReader])
+
+    def __post_init__(self) -> None:
+        self._log = FileLog(self.run_dir / "log")
+        self._blobs = FileBlobs(self.run_dir / "blobs")
+
+    def close(self) -> None:
+        """Close the readers."""
+        for reader in self._readers.values():
+            reader.close()
+
+    def plan(self, count: int) -> Plan:
+        """What can go when the last ``count`` finished steps must stay replayable. Raises ``LogError``, ``OSError``."""
+        self._read_on()
+        before = trim_note(self.run_dir)
+        kept = self._steps.kept(count, replayable=before.first_step, since=before.kept_step)
+        note = TrimNote(first_step=kept.first_step, kept_step=kept.kept_step, steps=count)
+        last = max(self._steps.opened, default=None)
+        if not kept.kept_step:
+            return Plan(before, last, {}, (), 0, {})
+        blobs = tuple(sorted(self._unneeded(kept)))
+        size = sum(self._blobs.size(digest) for digest in blobs)
+        beginnings: dict[str, Beginning] = {}
+        held: dict[str, str] = {}
+        mark = Mark(PUBLISHER, self._opened_at[kept.kept_step])
+        snapshots = {name: self._log.snapshots(name) for name in self._log.journals() if name != SUPERVISOR}
+        for name in self._log.journals():
+            if name.rstrip("0123456789") not in OF_TURNS:
+                continue
+            bound, holder = self._bound(name, snapshots)
+            beginning = beginning_of(self._log.directory(name), before=bound, mark=mark)
+            if beginning.size_bytes:
+                beginnings[name] = beginning
+            wanted = beginning_of(self._log.directory(name), before=_FOR_EVER, mark=mark)
+            if wanted.trimmed.first_segment > beginning.trimmed.first_segment:
+                held[name] = holder
+        return Plan(note, last, beginnings, blobs, size, held)
+
+    def carry_out(self, plan: Plan) -> None:
+        """Delete. Raises ``OSError``: doing it again goes on."""
+        if not plan.empty:
+            write_trim_note(self.run_dir, plan.note)
+        for digest in plan.blobs:
+            if self._old_enough(digest):
+                self._blobs.delete(digest)
+                self._named.pop(digest, None)
+        if plan.beginnings:
+            # With log_durability = "process" nobody flushed the snapshots, nor the frames that they are of.
+            sync_file_system(self.run_dir)
+        for name, beginning in plan.beginnings.items():
+            begin_at(self._log.directory(name), beginning.trimmed)
+
+    # --- what must stay ---------------------------------------------------------------------------------------------------
+
+    def _bound(self, name: str, snapshots: dict[str, list[Snapshot]]) -> tuple[int, str]:
+        """The first sequence of the journal that an actor still needs in order to go on, and which actor that is."""
+        started = self._started_at.get(name, -1)
+        bounds: list[tuple[int, str]] = []
+        for actor, kept in snapshots.items():
+            if not kept:
+                bounds.append(
+                    (0, f"actor {actor} has no snapshot yet (run.snapshot_events; one is made at a clean stop)")
+                )
+                continue
+            oldest = kept[-1]
+            why = f"actor {actor} goes on from its snapshot at event {oldest.next_sequence:,}"
+            if actor == name:
+                bounds.append((oldest.base_sequence, why))
+            elif name in oldest.positions:
+                bounds.append((oldest.positions[name], why))
+            elif oldest.positions.get(SUPERVISOR, 0) <= started:
+                bounds.append((0, why))  # it may yet learn of the journal, and reads it from the start then
+        return min(bounds, default=(0, "no actor has a snapshot"))
+
+    def _unneeded(self, kept: Kept) -> Iterator[str]:
+        first = kept.kept_step
+        for digest, step in self._named.items():
+            if step < first and self._old_enough(digest):
+                yield digest
+        stays = {
+            p.digest for step in range(first, _end(self._steps)) for p in self._steps.states_of(step)
+        } | kept.states
+        for step in range(first):
+            for payload in self._steps.states_of(step):
+                if payload.inline is None and payload.digest not in stays and self._old_enough(payload.digest):
+                    yield payload.digest
+
+    def _old_enough(self, digest: str) -> bool:
+        return self._blobs.put_before(digest, time.time() - self.recent_s)
+
+    # --- reading ----------------------------------------------------------------------------------------------------------
+
+    def _read_on(self) -> None:
+        for name in self._log.journals():
+            reader = self._readers.get(name)
+            if reader is None:
+                start = trimmed_of(self._log.directory(name)).first_sequence
+                reader = self._readers[name] = self._log.open_reader(name, from_sequence=start)
+            while frames := reader.read():
+                for frame in frames:
+                    for sequence, raw in enumerate(frame.events, frame.base_sequence):
+                        event = decode(raw)
+                        if not isinstance(event, PRIVATE_EVENTS):
+                            self._note(name, sequence, event, raw)
+
+    def _note(self, journal: str, sequence: int, event: AnyEvent | UnknownEvent, raw: bytes) -> None:
+        self._steps.fold(event)
+        match event:
+            case StepOpened():
+                self._opened_at[event.step] = sequence
+            case ActorStarted():
+                self._started_at.setdefault(event.journal, sequence)
+            case UnknownEvent():  # of a newer version: who knows what it names, and for how long
+                self._named.update((digest, _FOR_EVER) for digest in digests_in(raw))
+            case _:
+                pass
+        step = step_of(event)
+        for field_name, payload in payloads_of(event):
+            if payload.inline is None and not _is_state(event, field_name):
+                self._named[payload.digest] = max(step, self._named.get(payload.digest, -1))
+
+
+def step_of(event: AnyEvent | UnknownEvent) -> int:
+    """The step that the event is of: its own, or its trial's; a number above all steps when it is of none."""
+    step = getattr(event, "step", None)
+    if isinstance(step, int):
+        return step
+    trial = getattr(event, "trial", None)
+    number = trial.partition(".")[0].removeprefix("s") if isinstance(trial, str) else ""
+    return int(number) if number.isdecimal() else _FOR_EVER
+
+
+def _is_state(event: AnyEvent | UnknownEvent, name: str) -> bool:
+    """States have rules of their own (``Kept.states``)."""
+    return name in _STATES or isinstance(event, ActorInitialised | CriticInitialised | WeightsOffered)
+
+
+def _end(steps: Steps) -> int:
+    return max(steps.opened, default=-1) + 1

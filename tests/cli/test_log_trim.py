@@ -1,0 +1,190 @@
+"""`t1 log trim` as a person calls it, and what the other commands say of a trimmed run."""
+
+import msgspec
+import pytest
+
+from t1actors.cli.main import main
+from t1actors.events import DiskLow, LogTrimmed
+from t1actors.log.filelog import FileLog
+from t1actors.log.snapshots import Snapshot, snapshot_files, write_snapshot
+from t1actors.observe.happenings import happenings
+from t1actors.observe.view import RunView
+from t1actors.runtime.trim_note import TrimNote, trim_note, write_trim_note
+from tests.observe.recorded import Recorder, half_a_run, whole_run
+
+SEGMENT_BYTES = 2_000
+
+
+def made(directory, write):
+    recorder = Recorder(FileLog(directory / "log", "process", segment_bytes=SEGMENT_BYTES))
+    write(recorder)
+    return recorder
+
+
+def keep_snapshots(directory):
+    """As the actors of a run leave them when it ends: each has read everything."""
+    log = FileLog(directory / "log")
+    ends = {name: end_of(log, name) for name in log.journals()}
+    for name, (base, following, digest) in ends.items():
+        if name != "supervisor":
+            positions = {other: end[1] for other, end in ends.items() if other != name}
+            snapshot = Snapshot(
+                base_sequence=base, next_sequence=following, last_frame=digest, code="", shape="", positions=positions,
+                vector={}, content=msgspec.msgpack.encode({}),
+            )  # fmt: skip
+            write_snapshot(log.directory(name), snapshot, flush=False)
+
+
+def end_of(log, name):
+    reader = log.open_reader(name)
+    while frames := reader.read(max_frames=1):
+        last = frames[0], reader.last_digest()
+    reader.close()
+    frame, digest = last
+    return frame.base_sequence, frame.next_sequence, digest
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A finished run on disk whose actors have snapshots."""
+    directory = tmp_path / "runs" / "made"
+    made(directory, whole_run).close()
+    keep_snapshots(directory)
+    return directory
+
+
+def files_of(directory):
+    return {path.relative_to(directory): path.stat().st_size for path in directory.rglob("*") if path.is_file()}
+
+
+def said(capsys, *arguments, status=0):
+    assert main([*map(str, arguments)]) == status
+    return capsys.readouterr()
+
+
+def test_a_dry_run_says_what_would_go_and_deletes_nothing(recorded, capsys):
+    before = files_of(recorded)
+    would = said(capsys, "log", "trim", recorded, "--keep-steps", 1, "--dry-run").out
+    assert "would be deleted" in would
+    assert files_of(recorded) == before
+    did = said(capsys, "log", "trim", recorded, "--keep-steps", 1).out
+    assert did == would.replace("would be deleted", "deleted")
+    assert sum(files_of(recorded).values()) < sum(before.values())
+
+
+def test_trim_says_what_it_deleted_and_what_replays(recorded, capsys):
+    lines = said(capsys, "log", "trim", recorded, "--keep-steps", 2).out.splitlines()
+    assert lines[0].endswith("of journals deleted")
+    assert any(line.startswith("journal sampler: kept from event ") for line in lines)
+    note = trim_note(recorded)
+    assert any(line.startswith(f"steps {note.first_step} to ") and "were" not in line for line in lines)
+    again = said(capsys, "log", "trim", recorded, "--keep-steps", 2).out
+    assert again.startswith(f"nothing to delete: steps {note.first_step} to ")
+
+
+def test_a_run_that_has_fewer_steps_is_left_as_it_is(recorded, capsys):
+    before = files_of(recorded)
+    assert said(capsys, "log", "trim", recorded, "--keep-steps", 100).out == "nothing to delete: all steps replay\n"
+    assert files_of(recorded) == before
+
+
+def test_what_is_old_enough_and_must_stay_is_named_with_the_actor_that_needs_it(recorded, capsys):
+    for path in snapshot_files(recorded / "log" / "verifier"):
+        path.unlink()
+    out = said(capsys, "log", "trim", recorded, "--keep-steps", 1).out
+    assert "journal sampler: more of it is old enough, and stays: actor verifier has no snapshot yet" in out
+
+
+def test_check_notes_from_where_on_what_is_kept(recorded, capsys):
+    before = said(capsys, "log", "check", recorded).out.splitlines()
+    said(capsys, "log", "trim", recorded, "--keep-steps", 1)
+    lines = said(capsys, "log", "check", recorded).out.splitlines()
+    first = FileLog(recorded / "log").kept_from("sampler")
+    assert f"note   sampler: kept from event {first:,} on; what was before it was trimmed" in lines
+    assert any(f"steps from {trim_note(recorded).first_step} on replay" in line for line in lines)
+    assert lines[-1] == before[-1]  # the digest
+    assert lines[-2].startswith("clean: ")
+
+
+def test_cat_tail_sweep_and_salvage_take_it_as_it_is(recorded, tmp_path, capsys):
+    whole = said(capsys, "log", "cat", recorded).out.splitlines()
+    said(capsys, "log", "trim", recorded, "--keep-steps", 1)
+    kept = said(capsys, "log", "cat", recorded).out.splitlines()
+    assert set(kept) < set(whole)
+    assert kept[-5:] == whole[-5:]
+    assert said(capsys, "log", "tail", recorded, "-n", 3).out.splitlines() == kept[-3:]
+    assert said(capsys, "log", "sweep", recorded).out.startswith("0 blobs that no event names")
+    assert "a whole copy" in said(capsys, "log", "salvage", recorded, tmp_path / "saved").out
+    assert trim_note(tmp_path / "saved") == trim_note(recorded)
+
+
+def test_the_report_has_every_steps_reward_and_says_what_is_missing(recorded, capsys):
+    said(capsys, "report", recorded)
+    before = table(recorded)
+    said(capsys, "log", "trim", recorded, "--keep-steps", 1)
+    said(capsys, "report", recorded)
+    after = table(recorded)
+    assert [row[:6] for row in after] == [row[:6] for row in before]
+    assert "Trimmed: steps from" in (recorded / "report.md").read_text()
+    first = trim_note(recorded).first_step
+    assert f"trimmed, steps from {first} on replay" in said(capsys, "runs", recorded.parent).out
+    error = said(capsys, "report", recorded, "--step", 0, status=2).err
+    assert "has no turns of step 0 any more" in error
+
+
+def table(directory):
+    text = (directory / "report.md").read_text().partition("## Steps")[2]
+    return [[cell.strip() for cell in line.split("|")[1:]] for line in text.splitlines() if line.startswith("| ")]
+
+
+def test_a_run_that_goes_on_is_not_trimmed(tmp_path, capsys):
+    directory = tmp_path / "runs" / "live"
+    recorder = made(directory, half_a_run)
+    assert "stop the run first" in said(capsys, "log", "trim", directory, "--keep-steps", 1, status=1).err
+    recorder.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["nowhere", "--keep-steps", "3"], 1, "no run here"),
+        (["{run}", "--keep-steps", "0"], 2, "--keep-steps 0: must be at least 1"),
+        (["{run}", "--keep-steps", "few"], 2, "few"),
+        (["{run}"], 2, "--keep-steps"),
+    ],
+)
+def test_wrong_calls_say_what_is_wrong(recorded, capsys, arguments, status, message):
+    before = files_of(recorded)
+    assert message in said(capsys, "log", "trim", *(a.format(run=recorded) for a in arguments), status=status).err
+    assert files_of(recorded) == before
+
+
+def test_a_deletion_that_fails_says_that_it_can_be_gone_on_with(recorded, capsys, monkeypatch):
+    def full(path, note):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("t1actors.runtime.trimming.write_trim_note", full)
+        error = said(capsys, "log", "trim", recorded, "--keep-steps", 1, status=1).err
+    assert "no space left; nothing was harmed: `t1 log trim` goes on where it stopped" in error
+    assert "deleted" in said(capsys, "log", "trim", recorded, "--keep-steps", 1).out
+
+
+def test_a_display_says_what_was_trimmed_and_what_to_do_about_a_low_disk():
+    sizes = {"segment_bytes": 3_000_000, "blobs": 2, "blob_bytes": 4_000_000}
+    told = [
+        LogTrimmed(first_step=3, kept_step=2, steps=2, **sizes),
+        LogTrimmed(first_step=3, kept_step=2, steps=2, **sizes, trouble="read-only"),
+        DiskLow(free_bytes=5_000_000),
+    ]
+    texts = [happening.text for happening in happenings(RunView(), told)]
+    assert texts[0] == "trimmed: 7.0 MB deleted, steps from 3 on replay"
+    assert texts[1] == "not trimmed, to be tried again: read-only"
+    assert "5.0 MB of disk are free: no step opens" in texts[2]
+    assert "t1 log trim" in texts[2]
+
+
+def test_the_note_is_read_as_it_was_written(tmp_path):
+    assert trim_note(tmp_path) == TrimNote(first_step=0, kept_step=0, steps=0)
+    write_trim_note(tmp_path, TrimNote(first_step=5, kept_step=4, steps=3))
+    assert trim_note(tmp_path) == TrimNote(first_step=5, kept_step=4, steps=3)
