@@ -262,7 +262,7 @@ class LogTrimmed(Event, frozen=True, kw_only=True):
 
 
 class ReplicaReclaimed(Event, frozen=True, kw_only=True):
-    """A replica was given up, for ``reason``."""
+    """A replica was given up until the run is started again, for ``reason``; others go on without it."""
 
     replica: str
     reason: str
@@ -288,6 +288,8 @@ class StepOpened(Event, frozen=True, kw_only=True):
     batch_size: int
     temperature: float
     trials: tuple[TrialSpec, ...]
+    reclaimed: tuple[str, ...] = ()
+    """Replicas that sample none of them."""
 
 
 class BarrierOpened(Event, frozen=True, kw_only=True):
@@ -527,6 +529,8 @@ class TrialReplaced(Event, frozen=True, kw_only=True):
     failed: str
     cause: str
     replacement: TrialSpec
+    reclaimed: tuple[str, ...] = ()
+    """As in StepOpened."""
 
 
 class TrialCancelled(Event, frozen=True, kw_only=True):

@@ -23,7 +23,8 @@ from t1actors.events import Purpose
 from t1actors.train.actor_step import ActorReport, actor_step
 from t1actors.train.batch import Batch
 from t1actors.train.critic_step import critic_step, estimate_values
-from t1actors.train.state import TrainerState, actor_lane, critic_drops_moments, trains_critic
+from t1actors.train.lanes import actor_lane, critic_drops_moments, trains_critic
+from t1actors.train.state import TrainerState
 
 
 @dataclass(frozen=True)

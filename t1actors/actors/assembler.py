@@ -28,6 +28,7 @@ from t1actors.events import (
     Graded,
     LossByGroup,
     Purpose,
+    ReplicaReclaimed,
     RunStarted,
     StepOpened,
     TrajectoryAssembled,
@@ -101,6 +102,8 @@ class AssemblerState:
 
     trials: dict[str, TrialProgress] = field(default_factory=dict[str, TrialProgress])
     steps: dict[int, StepProgress] = field(default_factory=dict[int, StepProgress])
+    reclaimed: set[str] = field(default_factory=set[str])
+    """Replicas that sample nothing in this session any more."""
 
 
 class Assembler:
@@ -122,8 +125,11 @@ class Assembler:
     def fold(self, state: AssemblerState, event: AnyEvent | UnknownEvent) -> AssemblerState:
         match event:
             case RunStarted():
+                state.reclaimed.clear()
                 for step in state.steps.values():
                     step.replace_anew()
+            case ReplicaReclaimed():
+                state.reclaimed.add(event.replica)
             case StepOpened():
                 specs = {spec.trial: spec for spec in event.trials}
                 step = state.steps[event.step] = StepProgress(
@@ -177,7 +183,7 @@ class Assembler:
     def decide(self, state: AssemblerState, event: AnyEvent | UnknownEvent) -> Decision:
         match event:
             case RunStarted():
-                return Decision(events=[e for step in state.steps.values() for e in self._replacements(step)])
+                return Decision(events=[e for step in state.steps.values() for e in self._replacements(state, step)])
             case Graded() if event.outcome == "graded" and event.trial in state.trials:
                 return Decision(effects=[Assemble(key=f"{event.trial}/assemble", trial=event.trial)])
             case Graded() | TrialFailed():
@@ -236,18 +242,18 @@ class Assembler:
         if step.missing <= 0:
             return NOTHING
         if step.replaceable > 0:
-            return Decision(events=[self._replacement(step, trial, step.next_index)])
+            return Decision(events=[self._replacement(state, step, trial, step.next_index)])
         if step.in_play:
             return NOTHING
         return self._seal(state, step.step)
 
-    def _replacements(self, step: StepProgress) -> list[TrialReplaced]:
+    def _replacements(self, state: AssemblerState, step: StepProgress) -> list[TrialReplaced]:
         """For what is missing, as far as there are failed trials that nothing has replaced."""
         waiting = [trial for trial in step.failed if trial not in step.replaced]
         chosen = waiting[: max(0, min(step.missing, step.replaceable))]
-        return [self._replacement(step, trial, step.next_index + n) for n, trial in enumerate(chosen)]
+        return [self._replacement(state, step, trial, step.next_index + n) for n, trial in enumerate(chosen)]
 
-    def _replacement(self, step: StepProgress, trial: str, index: int) -> TrialReplaced:
+    def _replacement(self, state: AssemblerState, step: StepProgress, trial: str, index: int) -> TrialReplaced:
         name = trial_id(step.step, index)
         spec = step.specs[trial]
         return TrialReplaced(
@@ -255,6 +261,7 @@ class Assembler:
             temperature=step.temperature,
             failed=trial,
             cause=step.failed[trial],
+            reclaimed=tuple(sorted(state.reclaimed)),
             replacement=TrialSpec(
                 trial=name,
                 index=index,

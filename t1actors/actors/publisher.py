@@ -5,6 +5,8 @@ Guarantees:
   t trained and BatchSealed(t+1); it stands in one frame with the WeightsPublished that it uses.
 - An evaluation stands alone: it opens when everything before it is done, and nothing opens beside it.
 - Hence the staleness of training batches is 0 for the first and exactly 1 for every later one.
+- A replica that is given up answers no barrier any more; its trials that had not ended fail, and others sample what
+  replaces them.
 - Weights are offered once a version; a replica that does not answer before the barrier's deadline fails the run by name, and
   what is known of it. The deadline of one that is being started is the longer.
 - Once a stop is requested nothing opens: when no rollout is under way and the next step could open, RunPaused says so, once a
@@ -20,6 +22,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from t1actors.actors.barrier import Barrier, Replica, Version
+from t1actors.actors.replicas import owner, replica_names
 from t1actors.actors.schedule import Schedule
 from t1actors.events import (
     ActorInitialised,
@@ -37,9 +41,10 @@ from t1actors.events import (
     DiskLow,
     EffectFinished,
     EffectIntended,
+    EpisodeEnded,
     GenerationQuiesced,
     ModelExported,
-    Payload,
+    ReplicaReclaimed,
     RunFailed,
     RunFinished,
     RunPaused,
@@ -48,6 +53,8 @@ from t1actors.events import (
     StepOpened,
     StopRequested,
     TimerFired,
+    TrialCancelled,
+    TrialFailed,
     TrialReplaced,
     UnknownEvent,
     WeightsLoaded,
@@ -65,44 +72,6 @@ RECLAIM_DEADLINE_S = 60.0
 LAST_CALL_S = 60.0
 """Granted once more when the deadline has passed: it counts the time in which an interrupted run stood still, too, and
 a replica that starts with the resumed run must get the time to answer."""
-
-
-@dataclass(frozen=True)
-class Version:
-    """Weights by content digest; ``index`` counts versions from 0."""
-
-    digest: str
-    index: int
-    weights: Payload
-
-
-@dataclass
-class Barrier:
-    """The open barrier: ``step`` names it, ``version`` is what it publishes, ``next_step`` what it opens."""
-
-    step: int
-    version: Version
-    next_step: int
-    offered: bool = False
-    quiesced: set[str] = field(default_factory=set[str])
-    loaded: dict[str, float] = field(default_factory=dict[str, float])
-
-
-@dataclass
-class Replica:
-    """What the supervisor said of one in this session."""
-
-    ready: bool = False
-    stopped: int = 0
-    reason: str = ""
-    """Of its last stop."""
-
-    def __str__(self) -> str:
-        words = "is ready" if self.ready else "is not ready"
-        if not self.stopped:
-            return words
-        times = "once" if self.stopped == 1 else f"{self.stopped} times"
-        return f"{words} and has stopped {times}, the last time: {self.reason}"
 
 
 @dataclass
@@ -129,6 +98,10 @@ class PublisherState:
     held: set[str] = field(default_factory=set[str])
     """Trials that may have a sandbox."""
     replicas: dict[str, Replica] = field(default_factory=dict[str, Replica])
+    reclaimed: set[str] = field(default_factory=set[str])
+    """Replicas that were given up in this session."""
+    sampled_by: dict[str, str] = field(default_factory=dict[str, str])
+    """Trials whose episode has not ended, and which replica has them."""
     reclaiming: bool = False
     """The end waits for them."""
 
@@ -146,8 +119,8 @@ class Publisher:
     def __init__(self, context: ActorContext) -> None:
         self._schedule = Schedule(context.config, context.run_dir)
         self._config = context.config
-        count = context.config.rollout.sampler_replicas
-        self._replicas = frozenset("sampler" if n == 0 else f"sampler{n}" for n in range(count))
+        self._count = context.config.rollout.sampler_replicas
+        self._replicas = frozenset(replica_names(self._count))
 
     def initial(self) -> PublisherState:
         return PublisherState()
@@ -158,6 +131,9 @@ class Publisher:
                 state.session, state.stopping, state.paused = event.session, False, False
                 state.disk_low = False
                 state.replicas = {}
+                state.reclaimed.clear()
+            case ReplicaReclaimed():
+                state.reclaimed.add(event.replica)
             case ActorStarted() | ActorReady() | ActorStopped() if event.actor in self._replicas:
                 replica = state.replicas.setdefault(event.actor, Replica())
                 replica.ready = isinstance(event, ActorReady)
@@ -184,8 +160,14 @@ class Publisher:
             case StepOpened():
                 state.opened = event.step + 1
                 state.held.update(spec.trial for spec in event.trials)
+                for spec in event.trials:
+                    state.sampled_by[spec.trial] = owner(spec.index, self._count, event.reclaimed)
             case TrialReplaced():
-                state.held.add(event.replacement.trial)
+                spec = event.replacement
+                state.held.add(spec.trial)
+                state.sampled_by[spec.trial] = owner(spec.index, self._count, event.reclaimed)
+            case EpisodeEnded() | TrialCancelled() | TrialFailed():
+                state.sampled_by.pop(event.trial, None)
             case SandboxReclaimed():
                 state.held.discard(event.trial)
             case BarrierOpened():
@@ -228,7 +210,7 @@ class Publisher:
             case TimerFired() if state.barrier is not None and event.key == _deadline_key(state.barrier.step):
                 return Decision(effects=[Wait(key=_last_call_key(state.barrier.step), seconds=LAST_CALL_S)])
             case TimerFired() if state.barrier is not None and event.key == _last_call_key(state.barrier.step):
-                missing = sorted(self._replicas - set(state.barrier.loaded))
+                missing = self._missing(state, state.barrier)
                 if not all(state.replica(name).ready for name in missing):
                     start = Wait(key=_start_key(state.barrier.step), seconds=START_DEADLINE_S)
                     return Decision(effects=[start])
@@ -251,6 +233,11 @@ class Publisher:
                 return self._advance(state)
             case SandboxReclaimed() if not state.held:
                 return self._advance(state)
+            case ReplicaReclaimed():
+                lost = self._lost(state)
+                return Decision(events=lost) if lost else self._advance(state)
+            case TrialReplaced():  # by an assembler that had not heard of it yet
+                return Decision(events=self._lost(state))
             case _:
                 return NOTHING
 
@@ -337,8 +324,18 @@ class Publisher:
             )
         return Decision(events=self._opening(state, following))
 
+    def _lost(self, state: PublisherState) -> list[AnyEvent]:
+        """What reclaimed replicas were sampling."""
+        lost = [trial for trial, name in state.sampled_by.items() if name in state.reclaimed]
+        detail = f"given up: {', '.join(sorted(state.reclaimed))}"
+        return [TrialFailed(trial=trial, cause=ReplicaReclaimed.__name__, detail=detail) for trial in lost]
+
+    def _missing(self, state: PublisherState, barrier: Barrier) -> list[str]:
+        """Replicas that have not loaded what the barrier publishes."""
+        return sorted(self._replicas - state.reclaimed - set(barrier.loaded))
+
     def _unanswered(self, state: PublisherState, barrier: Barrier, seconds: float) -> Decision:
-        missing = sorted(self._replicas - set(barrier.loaded))
+        missing = self._missing(state, barrier)
         known = "; ".join(f"{name} {state.replica(name)}" for name in missing)
         logs = ", ".join(f"logs/{name}.log" for name in missing)
         reason = f"barrier after step {barrier.step}: no answer within {seconds:.0f} s: {known}; see {logs}"
@@ -375,14 +372,15 @@ class Publisher:
                     batch_size=planned.batch_size,
                     temperature=planned.temperature,
                     trials=planned.trials,
+                    reclaimed=tuple(sorted(state.reclaimed)),
                 )
             )
         return opened
 
     def _in_barrier(self, state: PublisherState, barrier: Barrier) -> Decision:
-        if barrier.loaded.keys() >= self._replicas:
+        if not self._missing(state, barrier):
             return self._publish(state, barrier)
-        if barrier.offered or not barrier.quiesced >= self._replicas:
+        if barrier.offered or not barrier.quiesced >= self._replicas - state.reclaimed:
             return NOTHING
         return Decision(
             events=[WeightsOffered(step=barrier.step, digest=barrier.version.digest, weights=barrier.version.weights)]

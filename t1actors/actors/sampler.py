@@ -9,7 +9,6 @@ Guarantees:
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import anyio
 import blake3
 from t1kernels.choice import kernels_called
 
+from t1actors.actors.replicas import owner, replica_names
 from t1actors.engine.interface import Engine, EngineError, GenerateRequest
 from t1actors.engine.torch_engine import TorchEngine
 from t1actors.events import (
@@ -111,9 +111,8 @@ class Sampler:
         self._config = config
         self._blobs = context.blobs
         self._name = context.name
-        number = re.fullmatch(r"sampler(\d*)", context.name)
-        assert number is not None, f"a sampler replica is named sampler, sampler1, ...: {context.name}"
-        self._replica = int(number[1] or 0)
+        names = replica_names(config.rollout.sampler_replicas)
+        assert context.name in names, f"a sampler replica is named {', '.join(names)}: {context.name}"
         self._harness = NativeHarness(Tokenizer.from_folder(model_folder(config.model.policy)))
         self._engine = (make_engine or built_in_engine)(context)
         self._state = SamplerState()
@@ -127,9 +126,9 @@ class Sampler:
         match event:
             case StepOpened():
                 for spec in event.trials:
-                    self._adopt(state, spec, event.temperature)
+                    self._adopt(state, spec, event.temperature, event.reclaimed)
             case TrialReplaced():
-                self._adopt(state, event.replacement, event.temperature)
+                self._adopt(state, event.replacement, event.temperature, event.reclaimed)
                 state.trials.pop(event.failed, None)
             case SandboxReady() if event.trial in state.trials:
                 state.trials[event.trial].text = event.instruction
@@ -205,8 +204,8 @@ class Sampler:
 
     # --- decisions ------------------------------------------------------------------------------------------------------
 
-    def _adopt(self, state: SamplerState, spec: TrialSpec, temperature: float) -> None:
-        if spec.index % self._config.rollout.sampler_replicas == self._replica:
+    def _adopt(self, state: SamplerState, spec: TrialSpec, temperature: float, reclaimed: Sequence[str]) -> None:
+        if owner(spec.index, self._config.rollout.sampler_replicas, reclaimed) == self._name:
             state.trials[spec.trial] = LiveTrial(spec, temperature)
 
     def _sample(self, trial: str, turn: int) -> Sample:

@@ -19,6 +19,7 @@ from typing import Annotated
 import trio
 from cyclopts import Parameter
 
+from t1actors.actors.replicas import replica_names
 from t1actors.cli.checks import bad, machine_checks, sandbox_checks
 from t1actors.cli.checks_machine import memory_left_bytes
 from t1actors.cli.ending import conclude, resume_command
@@ -138,6 +139,7 @@ def run_plan(run_dir: Path, config: Config, numerics: Numerics | None = None) ->
         environment=environment(),
         numerics=numerics,
         env=ACTOR_ENVIRONMENT,
+        replicas=frozenset(replica_names(config.rollout.sampler_replicas)),
     )
 
 

@@ -22,8 +22,8 @@ class ActorPlan:
 class RunPlan:
     """``concludes`` names the actor whose RunFinished or RunFailed ends the run, and whose RunPaused answers a
     StopRequested; ``environment`` and ``numerics`` are what RunStarted records of the machine, and of the kernels that
-    the actors are to use; ``env`` are environment variables for the
-    actors."""
+    the actors are to use; ``env`` are environment variables for the actors; ``replicas`` are actors of which one is
+    enough."""
 
     run_dir: Path
     config: Config
@@ -32,6 +32,7 @@ class RunPlan:
     numerics: Numerics = field(default_factory=Numerics)
     concludes: str = "publisher"
     env: Mapping[str, str] = field(default_factory=dict[str, str])
+    replicas: frozenset[str] = frozenset()
     program: str = "t1actors.runtime.process"
     """The module that hosts an actor as one process."""
     stop_grace_s: float = 10.0

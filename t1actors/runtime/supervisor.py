@@ -2,7 +2,8 @@
 
 Guarantees:
 - Whoever dies is started again, after its whole process group is gone, until its restart budget is spent; then the
-  run fails and names the actor. A failure that a restart cannot heal fails the run at once.
+  run fails and names the actor, or goes on without it while there are other replicas of it. A failure that a restart cannot
+  heal fails the run at once.
 - Who is not ready in time, or hangs, is killed and started again, too, and the reason is recorded.
 - Every start, readiness and end of an actor is an event in the journal ``supervisor``, durable before the next one
   begins. ActorStarted comes after the actor holds its journal and carries the epoch which that journal gave it.
@@ -36,6 +37,7 @@ from t1actors.events import (
     DiskFreed,
     DiskLow,
     JournalCut,
+    ReplicaReclaimed,
     RunStopped,
     StopRequested,
 )
@@ -146,6 +148,7 @@ class _Supervisor:
         self._stopping = anyio.Event()
         self._kill_now = anyio.Event()
         self._lives: dict[str, _Life] = {}
+        self._reclaimed: set[str] = set()
         self._restarts = 0
         self._reason: Literal["finished", "failed", "interrupted"] = "interrupted"
         self._detail = ""
@@ -259,15 +262,23 @@ class _Supervisor:
             now_s = self._clock.monotonic()
             delay_s = restarts.died(now_s=now_s, lived_s=now_s - life.started_s, chance=self._machine.chance())
             if delay_s is None:
-                count = config.restart_budget
-                self._fail(
-                    life, f"actor {actor.name} died again after {count} restarts in ten minutes: {reason}; {log}"
-                )
+                died = f"died again after {config.restart_budget} restarts in ten minutes: {reason}; {log}"
+                if not await self._give_up(actor.name, died):
+                    self._fail(life, f"actor {actor.name} {died}")
                 return
             with anyio.move_on_after(delay_s):
                 await self._stopping.wait()
                 return
             self._restarts += 1
+
+    async def _give_up(self, name: str, reason: str) -> bool:
+        """Whether the run can go on without that actor, as it is told then."""
+        others = self._plan.replicas - self._reclaimed - {name}
+        if name not in self._plan.replicas or not others:
+            return False
+        self._reclaimed.add(name)
+        await self._chronicle.record([ReplicaReclaimed(replica=name, reason=reason)])
+        return True
 
     async def _accompany(self, life: _Life) -> int:
         """From its start to its end; its exit code once nothing of its group is left."""

@@ -21,6 +21,7 @@ from t1actors.payloads import Blobs
 from t1actors.replay.export import export
 from t1actors.replay.run import Replayer
 from t1actors.runtime.actor import ActorContext
+from t1actors.runtime.appending import in_thread
 from t1actors.runtime.errors import RecoveryError
 from t1actors.runtime.local import run_local
 from t1actors.runtime.snapshots import beginning, form_of
@@ -203,7 +204,7 @@ def test_an_interrupted_run_that_was_trimmed_is_resumed_and_ends_with_the_same_w
                     log=log,
                     blobs=FileBlobs(run_dir / "blobs"),
                     run_dir=run_dir,
-                    flush_in_thread=True,
+                    appending=in_thread(),
                 )
                 tasks.cancel_scope.cancel()
 
