@@ -193,7 +193,7 @@ class PolicyActor:
         if not state.values:
             return NOTHING
         step = min(state.values)
-        return Decision(effects=[Update(key=_update_key(step), step=step)])
+        return Decision(effects=[Update(key=_update_key(step), step=step, stall_s=self._config.train.stall_s)])
 
     def _export(self, state: ActorState) -> Decision:
         lane = state.lanes.get("train", state.initial)

@@ -168,13 +168,13 @@ class Critic:
         """Estimate a step's values once its batch is sealed and the critic is the one that should; then update."""
         step = state.next_step
         if isinstance(event, EffectFinished) and event.key == f"step/{step}/values":
-            return Decision(effects=[Update(key=f"step/{step}/critic", step=step)])
+            return Decision(effects=[Update(key=f"step/{step}/critic", step=step, stall_s=self._config.train.stall_s)])
         sealed = state.batches.sealed.get(step)
         if not state.initialised or sealed is None or step in state.values:
             return NOTHING
         if not sealed.items:
             return NOTHING  # the publisher ends the run
-        return Decision(effects=[Estimate(key=f"step/{step}/values", step=step)])
+        return Decision(effects=[Estimate(key=f"step/{step}/values", step=step, stall_s=self._config.train.stall_s)])
 
     # --- effects, in a worker thread ------------------------------------------------------------------------------------
 

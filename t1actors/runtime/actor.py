@@ -30,10 +30,12 @@ from t1actors.payloads import Blobs
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True, tag_field="effect", tag=True):
     """Base of an actor's effects. ``key`` says what is done (``s0.t3/2/sample``), never where or which attempt;
-    ``deadline_s`` is the longest it may take (None only for bulk work that reports progress)."""
+    ``deadline_s`` is the longest it may take (None only for bulk work), ``stall_s`` the longest that bulk work may go without
+    reporting progress: then its process is taken for stuck, killed, and started again."""
 
     key: str
     deadline_s: float | None = None
+    stall_s: float | None = None
 
 
 class Wait(Effect, frozen=True, kw_only=True):

@@ -11,14 +11,17 @@ world: what passed since its intent was committed counts, also while the actor w
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
 import anyio.lowlevel
 
 from t1actors.events import AnyEvent, EffectFinished, EffectStatus, ProgressReported, TimerFired
+from t1actors.nursery import task_group
 from t1actors.runtime.actor import Effect, Performing, Wait
 from t1actors.runtime.clock import Clock
+from t1actors.runtime.errors import EffectStalled
 from t1actors.runtime.intents import Intent
 from t1actors.runtime.moments import NOBODY, Moments
 
@@ -31,6 +34,13 @@ class Performer(Protocol):
         ...
 
 
+@dataclass
+class _Progress:
+    """When an effect last showed some."""
+
+    reported_s: float
+
+
 class Effects:
     """Performs durable intents and delivers what became of them."""
 
@@ -40,13 +50,16 @@ class Effects:
         *,
         clock: Clock,
         deliver: Callable[[list[AnyEvent]], None],
+        stalled: Callable[[str], Awaitable[None]] | None = None,
         moments: Moments = NOBODY,
     ) -> None:
-        """``deliver`` takes own events in the order in which they are to be applied."""
+        """``deliver`` takes own events in the order in which they are to be applied; ``stalled`` is told of an effect that
+        made no progress for too long, before ``EffectStalled`` is raised: what it hangs in may keep that from arriving."""
         self._performer = performer
         self._moments = moments
         self._clock = clock
         self._deliver = deliver
+        self._stalled = stalled
 
     async def perform(self, intent: Intent, effect: Effect) -> None:
         """Performs ``intent``, whose event is durable."""
@@ -54,7 +67,8 @@ class Effects:
             self._deliver([self._finished(intent, "cancelled", 0.0, {})])
             return
         deadline_s = intent.event.deadline_s
-        performing = Performing(attempt=intent.attempt, report=self._report(intent.event.key))
+        progress = _Progress(self._clock.monotonic())
+        performing = Performing(attempt=intent.attempt, report=self._report(intent.event.key, progress))
         results: Sequence[AnyEvent] = ()
         started_s = self._clock.monotonic()
         intent.scope = anyio.CancelScope() if deadline_s is None else anyio.move_on_after(deadline_s)
@@ -64,7 +78,11 @@ class Effects:
                 await anyio.sleep(max(0.0, effect.seconds - passed_s))
             else:
                 self._moments.before_act(type(effect).__name__, effect.key)
-                results = await self._performer.perform(effect, performing)
+                async with task_group() as tasks:
+                    if effect.stall_s is not None:
+                        tasks.start_soon(self._watch, effect.key, effect.stall_s, progress)
+                    results = await self._performer.perform(effect, performing)
+                    tasks.cancel_scope.cancel()
                 self._moments.after_act(type(effect).__name__, effect.key)
         seconds = self._clock.monotonic() - started_s
         if intent.scope.cancelled_caught:
@@ -87,8 +105,17 @@ class Effects:
             key=intent.event.key, status=status, seconds=seconds, attempt=intent.attempt, phases=phases
         )
 
-    def _report(self, key: str) -> Callable[[float, float, str], Awaitable[None]]:
+    async def _watch(self, key: str, stall_s: float, progress: _Progress) -> None:
+        while (left_s := progress.reported_s + stall_s - self._clock.monotonic()) > 0:  # noqa: ASYNC110 - time is waited for
+            await anyio.sleep(left_s)
+        reason = f"{key} has made no progress for {stall_s:,.0f} s"
+        if self._stalled is not None:
+            await self._stalled(reason)
+        raise EffectStalled(reason)
+
+    def _report(self, key: str, progress: _Progress) -> Callable[[float, float, str], Awaitable[None]]:
         async def report(done: float, total: float, unit: str) -> None:
+            progress.reported_s = self._clock.monotonic()
             self._deliver([ProgressReported(key=key, done=done, total=total, unit=unit)])
             await anyio.lowlevel.checkpoint()
 

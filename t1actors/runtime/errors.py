@@ -19,6 +19,10 @@ class RecoveryError(RuntimeFault):
     """An actor's journal rests on events that cannot be read any more, or contradicts itself. A restart cannot help."""
 
 
+class EffectStalled(RuntimeFault):
+    """An effect that must show progress has shown none for too long. A restart may help: what it hung in is gone then."""
+
+
 class RunDirectoryError(RuntimeFault):
     """A run directory that cannot be used for this run."""
 

@@ -75,6 +75,7 @@ async def host_actor(
     appending: Appending | None = None,
     opened: Callable[[int], Awaitable[None]] | None = None,
     ready: Callable[[], Awaitable[None]] | None = None,
+    stalled: Callable[[str], Awaitable[None]] | None = None,
     moments: Moments = NOBODY,
 ) -> NoReturn:
     """Hosts the actor ``name`` until it is cancelled or fails.
@@ -82,8 +83,9 @@ async def host_actor(
     The actor sees ``config`` with the kernels that the log was begun with (``numerics.of_the_run``).
 
     ``opened`` is awaited with the epoch as soon as the journal is held (from then on others may follow it);
-    ``ready`` once the state is recovered and the actor is running. ``appending`` says how a blocking append is called (None:
-    in a worker thread). ``moments`` is told where it is between them.
+    ``ready`` once the state is recovered and the actor is running; ``stalled`` with the reason before an effect that hangs
+    ends the host, which it may keep from ending. ``appending`` says how a blocking append is called (None: in a worker
+    thread). ``moments`` is told where it is between them.
 
     Raises:
         JournalFenced, JournalDamaged, JournalFailed: see ``log``.
@@ -116,7 +118,7 @@ async def host_actor(
             moments.recovered()
             host = _Host(
                 actor, name, log, writer, recovered, watch, clock,
-                code=code, appending=appending, moments=moments,
+                code=code, appending=appending, stalled=stalled, moments=moments,
                 snapshots=Keeper(writer, code, form, config.run.snapshot_events, appending=appending),
                 state_type=type(initial),
             )  # fmt: skip
@@ -139,6 +141,7 @@ class _Host:
         *,
         code: str,
         appending: Appending,
+        stalled: Callable[[str], Awaitable[None]] | None,
         moments: Moments,
         snapshots: Keeper,
         state_type: type,
@@ -162,7 +165,7 @@ class _Host:
             durable=self._on_durable,
             moments=moments,
         )
-        self._effects = Effects(actor, clock=clock, deliver=self._on_results, moments=moments)
+        self._effects = Effects(actor, clock=clock, deliver=self._on_results, stalled=stalled, moments=moments)
         self._wake = Wake()
         self._news = True
         """Journals may hold more than was read: looking costs a system call each, results of effects are no reason to."""

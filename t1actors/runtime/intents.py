@@ -94,7 +94,7 @@ class Intents:
                 f"actor {self._actor}: effect {effect.key} is intended again while its cancelling is under way; "
                 "wait for its EffectFinished first"
             )
-        if held.event != event:
+        if held.event != event and _what(self.effect(held)) != _what(effect):
             raise HostError(
                 f"actor {self._actor}: effect key {effect.key} is open for {held.event.effect_kind} and is now used for "
                 f"another {event.effect_kind}; a key must say exactly what is done"
@@ -113,3 +113,8 @@ class Intents:
                     f"this version of the code can perform ({error}); resume with the version that started the run"
                 ) from error
         return intent.effect
+
+
+def _what(effect: Effect) -> Effect:
+    """What is to be done, whatever time a version of the code gives it."""
+    return msgspec.structs.replace(effect, deadline_s=None, stall_s=None)

@@ -6,7 +6,8 @@ A plain command that a supervisor, systemd or Slurm can start. It reads ``RUN_DI
 Guarantees: SIGTERM is a clean stop (what was applied is committed; exit status 0). With ``--lifeline``, end of file
 on stdin means that the supervisor is dead: the whole process group ends at once, however busy the event loop is.
 With ``--status-fd N`` it writes the lines ``opened EPOCH``, ``ready``, ``alive`` every ``--beat-s`` seconds for as long as
-its event loop runs, and, when it fails, ``failed REASON``. Exit status 78 says that a restart cannot help.
+its event loop runs, ``stalled REASON`` when an effect hangs (then it is to be killed), and, when it fails, ``failed
+REASON``. Exit status 78 says that a restart cannot help.
 
 There is no parent-death signal: that one fires when the *thread* that started the child ends, and event loops start
 children from worker threads that come and go.
@@ -125,6 +126,10 @@ async def _serve(arguments: Arguments, status: Status, moments: Moments) -> None
         _logger.info("ready")
         status.tell("ready")
 
+    async def stalled(reason: str) -> None:
+        _logger.error(f"stalled: {reason}")
+        status.tell(f"stalled {reason}")
+
     async with anyio.create_task_group() as tasks:
         with anyio.open_signal_receiver(signal.SIGTERM) as signals:
 
@@ -151,6 +156,7 @@ async def _serve(arguments: Arguments, status: Status, moments: Moments) -> None
                 appending=in_thread() if config.run.log_durability == "machine" else inline,
                 opened=opened,
                 ready=ready,
+                stalled=stalled,
                 moments=moments,
             )
 

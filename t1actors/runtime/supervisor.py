@@ -4,7 +4,7 @@ Guarantees:
 - Whoever dies is started again, after its whole process group is gone, until its restart budget is spent; then the
   run fails and names the actor, or goes on without it while there are other replicas of it. A failure that a restart cannot
   heal fails the run at once.
-- Who is not ready in time, or hangs, is killed and started again, too, and the reason is recorded.
+- Who is not ready in time, hangs, or says that an effect does, is killed and started again, too, and the reason is recorded.
 - Every start, readiness and end of an actor is an event in the journal ``supervisor``, durable before the next one
   begins. ActorStarted comes after the actor holds its journal and carries the epoch which that journal gave it.
 - SIGINT: a stop after the phase. It is recorded as StopRequested; the concluding actor answers RunPaused where nothing is
@@ -311,6 +311,9 @@ class _Supervisor:
                     await self._chronicle.record(
                         [ActorReady(actor=name, epoch=epoch, seconds=seconds, rss_bytes=rss_bytes)]
                     )
+                elif word == "stalled":
+                    life.reason = rest
+                    life.child.kill()
                 else:
                     self._last_words(life, line)
         if scope.cancelled_caught:

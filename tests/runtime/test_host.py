@@ -18,12 +18,16 @@ from t1actors.events import (
 from t1actors.log.interface import MAX_FRAME_BYTES
 from t1actors.runtime.actor import NOTHING, Decision, Effect, Wait
 from t1actors.runtime.clock import run_virtual
-from t1actors.runtime.errors import HostError, leaves
+from t1actors.runtime.errors import EffectStalled, HostError, leaves
 from tests.runtime.toys import Toy, number
 from tests.runtime.worlds import World, settle
 
 
 class Act(Effect, frozen=True, kw_only=True):
+    pass
+
+
+class Other(Effect, frozen=True, kw_only=True):
     pass
 
 
@@ -388,11 +392,52 @@ def test_one_key_for_two_different_effects_is_refused_and_the_same_effect_twice_
             assert len(world.events("actor", EffectIntended)) == 1
             assert actor.performed == [("act", 1)]
         world = driven(1, 2)
-        other = Decision(effects=[Act(key="act", deadline_s=6.0)])
+        other = Decision(effects=[Other(key="act", deadline_s=5.0)])
         with pytest.raises(BaseExceptionGroup) as raised:
             async with world.hosting(recorder(n1=Decision(effects=slow), n2=other)):
                 await settle()
         assert "effect key act is open" in str(leaves(raised.value)[0])
+
+    run_virtual(main)
+
+
+def test_another_deadline_for_what_is_under_way_changes_nothing():
+    """A newer version of the code may give an effect more time: the one that is open is still the same one."""
+
+    async def main():
+        world = driven(1, 2)
+        patient = Decision(effects=[Act(key="act", deadline_s=6.0, stall_s=9.0)])
+        async with world.hosting(recorder(n1=Decision(effects=[Act(key="act", deadline_s=5.0)]), n2=patient)) as actor:
+            await settle()
+            assert len(world.events("actor", EffectIntended)) == 1
+            assert actor.performed == [("act", 1)]
+
+    run_virtual(main)
+
+
+def test_bulk_work_may_take_long_as_long_as_it_shows_progress_and_is_stuck_when_it_does_not():
+    async def main():
+        world = driven(1)
+        told = []
+
+        class Bulk(recorder(n1=Decision(effects=[Act(key="act", stall_s=60.0)]))):
+            async def perform(self, effect, performing):
+                for done in range(4):
+                    await anyio.sleep(50)
+                    await performing.report(done, 4, "parts")
+                await anyio.sleep(1000)
+                return []
+
+        async def stalled(reason):
+            told.append((round(anyio.current_time()), reason))
+
+        with pytest.raises(BaseExceptionGroup) as raised:
+            async with world.hosting(Bulk, stalled=stalled):
+                await anyio.sleep(300)
+        (error,) = leaves(raised.value)
+        assert isinstance(error, EffectStalled)
+        assert told == [(260, "act has made no progress for 60 s")]
+        assert str(error) == told[0][1]
 
     run_virtual(main)
 

@@ -22,7 +22,9 @@ from t1actors.events import (
     ActorStopped,
     DiskFreed,
     DiskLow,
+    EffectFinished,
     GenerationQuiesced,
+    ReplicaReclaimed,
     RunPaused,
     RunStarted,
     RunStopped,
@@ -443,3 +445,30 @@ def test_an_actor_that_stands_still_is_killed_and_started_again(tmp_path):
     assert (death.actor, death.exit_code) == ("triple", -signal.SIGKILL)
     assert death.reason.startswith("no sign of life for")
     assert_exact(tmp_path, 400)
+
+
+def test_an_effect_that_hangs_where_nothing_can_cancel_it_has_its_process_killed_and_is_performed_again(tmp_path):
+    async def stop_when_done():
+        await until(lambda: len(events(tmp_path, "stuck", EffectFinished)) == 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    found = plan(tmp_path, total=100_000, source="SlowSource", triple="Triple", stuck="Stuck")
+    assert supervised(found, stop_when_done).reason == "interrupted"
+    death = next(event for event in events(tmp_path, "supervisor", ActorStopped) if event.actor == "stuck")
+    assert (death.exit_code, death.reason) == (-signal.SIGKILL, "stuck has made no progress for 0 s")
+    [finished] = events(tmp_path, "stuck", EffectFinished)
+    assert (finished.status, finished.attempt) == ("done", 2)
+
+
+def test_a_replica_that_keeps_dying_is_given_up_and_the_last_one_is_not(tmp_path):
+    found = plan(tmp_path, total=400, budget=2, source="SlowSource", triple="Triple", triple1="Mortal", sink="Sink")
+    result = supervised(replace(found, replicas=frozenset({"triple", "triple1"})))
+    assert result.reason == "finished"
+    [given_up] = events(tmp_path, "supervisor", ReplicaReclaimed)
+    assert given_up.replica == "triple1"
+    assert given_up.reason.startswith("died again after 2 restarts in ten minutes: OSError: no room for me")
+
+    alone = plan(tmp_path / "alone", budget=2, source="SlowSource", triple="Mortal", sink="Sink")
+    result = supervised(replace(alone, replicas=frozenset({"triple"})))
+    assert (result.reason, result.failed_actor) == ("failed", "triple")
+    assert events(tmp_path / "alone", "supervisor", ReplicaReclaimed) == []

@@ -5,10 +5,12 @@ How many numbers there are is the configuration's ``schedule.train_steps``.
 
 import subprocess
 import sys
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
+import anyio.to_thread
 
 from t1actors.events import EffectFinished, GenerationQuiesced, RunFinished, RunPaused, RunStarted, StopRequested
 from t1actors.runtime.actor import NOTHING, Decision, Effect, Unrecoverable
@@ -181,6 +183,31 @@ class Hanging(Toy):
         with anyio.CancelScope(shield=True):
             await anyio.sleep(1000)
         return []
+
+
+class Stuck(Toy):
+    """Its effect hangs in a thread that nothing can cancel, in its first life."""
+
+    effect_type = Emit
+
+    def decide(self, state, event):
+        if isinstance(event, RunStarted) and not event.resumed:
+            return Decision(effects=[Emit(key="stuck", first=0, count=0, stall_s=0.5)])
+        return NOTHING
+
+    async def perform(self, effect, performing):
+        if performing.attempt == 1:
+            await anyio.to_thread.run_sync(time.sleep, 1000)
+        return []
+
+
+class Mortal(Triple):
+    """Dies whenever it is started."""
+
+    @asynccontextmanager
+    async def running(self):
+        raise OSError("no room for me")
+        yield
 
 
 class Helpless(Toy):

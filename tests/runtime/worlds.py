@@ -111,7 +111,7 @@ class World:
         return [event for event in found if not kinds or isinstance(event, kinds)]
 
     @asynccontextmanager
-    async def hosting(self, factory, name="actor", *, crash=False):
+    async def hosting(self, factory, name="actor", *, crash=False, stalled=None):
         """Hosts ``factory`` for the length of the block: then a clean stop, or a crash (what is not durable is lost)."""
         mortal = MortalLog(self.log)
         actors = []
@@ -131,6 +131,7 @@ class World:
                     run_dir=Path("run"),
                     clock=virtual_clock(),
                     appending=inline,
+                    stalled=stalled,
                 )
             except BaseExceptionGroup as group:
                 if not (crash and mortal.dead and all(isinstance(error, Crash) for error in leaves(group))):

@@ -11,7 +11,7 @@ import anyio
 import trio
 
 from t1actors.log.errors import JournalFenced
-from t1actors.runtime.errors import EXIT_UNRECOVERABLE, leaves
+from t1actors.runtime.errors import EXIT_UNRECOVERABLE, EffectStalled, leaves
 from t1actors.runtime.host import host_actor
 from t1actors.runtime.moments import Moments
 from t1actors.runtime.process import UNRECOVERABLE
@@ -88,12 +88,17 @@ class SimChild:
     async def _host(self) -> None:
         universe, incarnation = self._universe, self.incarnation
         await incarnation.spend(universe.delays.start())
+        if self.name == universe.cursed:
+            raise OSError("no room")
 
         async def opened(epoch: int) -> None:
             self._tell(f"opened {epoch}")
 
         async def ready() -> None:
             self._tell("ready")
+
+        async def stalled(reason: str) -> None:
+            self._tell(f"stalled {reason}")
 
         await host_actor(
             factory(self.name, universe, incarnation),
@@ -107,6 +112,7 @@ class SimChild:
             appending=appending(universe, incarnation),
             opened=opened,
             ready=ready,
+            stalled=stalled,
             moments=Deadly(universe, incarnation),
         )
 
@@ -125,7 +131,8 @@ class SimChild:
             raise error
         said = f"{self.incarnation}: {type(shown).__name__}: {shown}"
         self._universe.failed.append(said)
-        if not isinstance(shown, JournalFenced):  # a predecessor lingers
+        expected = isinstance(shown, JournalFenced | EffectStalled) or self.name == self._universe.cursed
+        if not expected:  # a predecessor lingers, work hangs, it is cursed
             self._universe.oracle.fault(said)
         self._code = EXIT_UNRECOVERABLE if first is not None else 1
         self._tell(f"failed {type(shown).__name__}: {shown}")

@@ -340,7 +340,7 @@ class SimCritic(Critic):
         self._incarnation = incarnation
 
     async def perform(self, effect, performing):
-        await self._incarnation.spend(self._universe.delays.work("critic", 5.0))
+        await self._incarnation.work(self._universe.delays.work("critic", 5.0))
         match effect:
             case InitialiseCritic():
                 data = state_of("critic")
@@ -397,7 +397,7 @@ class SimActor(PolicyActor):
         self._incarnation = incarnation
 
     async def perform(self, effect, performing):
-        await self._incarnation.spend(self._universe.delays.work("actor", 6.0))
+        await self._incarnation.work(self._universe.delays.work("actor", 6.0))
         match effect:
             case InitialiseActor():
                 payload = pack(self._blobs, INITIAL)

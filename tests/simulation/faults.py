@@ -10,9 +10,22 @@ import anyio
 
 from tests.simulation.universe import Universe
 
-Kind: TypeAlias = Literal["process", "two", "supervisor", "zombie", "power", "hang", "clock", "interrupt", "disk"]
-KINDS: tuple[Kind, ...] = ("process", "two", "supervisor", "zombie", "power", "hang", "clock", "interrupt", "disk")
-WEIGHTS = (5, 2, 2, 4, 3, 1, 1, 1, 1)
+Kind: TypeAlias = Literal[
+    "process", "two", "supervisor", "zombie", "power", "hang", "stuck", "curse", "clock", "interrupt", "disk"
+]
+WEIGHTS: dict[Kind, int] = {
+    "process": 5,
+    "two": 2,
+    "supervisor": 2,
+    "zombie": 4,
+    "power": 3,
+    "hang": 1,
+    "stuck": 1,
+    "curse": 1,
+    "clock": 1,
+    "interrupt": 1,
+    "disk": 1,
+}
 IN_CODE = ("process", "supervisor", "power")
 """What can happen between two system calls, or before and after an append or an act."""
 
@@ -39,7 +52,9 @@ def plan(draw: random.Random, *, seconds: float, moments: int, syscalls: int) ->
     for _ in range(draw.choice([1, 2, 4, 6, 10])):
         where = draw.choice(["time", "moment", "syscall"])
         if where == "time":
-            planned.append(Planned(draw.choices(KINDS, WEIGHTS)[0], "time", draw.uniform(0, 1.2 * seconds)))
+            planned.append(
+                Planned(draw.choices([*WEIGHTS], [*WEIGHTS.values()])[0], "time", draw.uniform(0, 1.2 * seconds))
+            )
         else:
             most = moments if where == "moment" else syscalls
             planned.append(Planned(draw.choice(IN_CODE), where, draw.randint(1, most)))  # pyright: ignore
@@ -90,6 +105,16 @@ class Faults:
                 hung = draw.choice(living)
                 hung.frozen = True
                 universe.deaths.append(f"{anyio.current_time():.3f} {hung} hangs")
+            case "stuck" if living:
+                working = [incarnation for incarnation in living if incarnation.name in ("critic", "actor")]
+                for incarnation in working[:1]:
+                    incarnation.stuck = True
+                    universe.deaths.append(f"{anyio.current_time():.3f} the work of {incarnation} hangs")
+            case "curse" if not universe.exact:  # its trials are replaced: the batch is another
+                universe.cursed = "sampler1"
+                for incarnation in living:
+                    if incarnation.name == universe.cursed:
+                        universe.kill(incarnation, "cursed")
             case "clock":
                 universe.wall_step_ns += int(draw.uniform(-3600, 3600) * 1e9)
             case "interrupt":

@@ -16,12 +16,14 @@ class Dead(BaseException):
 
 
 class Incarnation:
-    """A process. ``frozen``: stopped (SIGSTOP), or stuck; it stays so until it is killed."""
+    """A process. ``frozen``: stopped (SIGSTOP); ``stuck``: its work hangs in a thread, and it beats on. It stays so
+    until it is killed."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
         self.number = number
         self.frozen = False
+        self.stuck = False
         self._died = anyio.Event()
         self._burials: list[Callable[[], None]] = []
 
@@ -54,6 +56,13 @@ class Incarnation:
         with anyio.move_on_after(max(seconds, 1e-6)):
             await self._died.wait()
         while self.frozen and not self.dead:
+            await self._died.wait()
+        self.gate()
+
+    async def work(self, seconds: float) -> None:
+        """As ``spend``, in a thread that may hang. Raises ``Dead``."""
+        await self.spend(seconds)
+        while self.stuck and not self.dead:
             await self._died.wait()
         self.gate()
 

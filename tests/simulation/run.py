@@ -32,7 +32,7 @@ from tests.simulation.universe import Universe
 VIRTUAL_DEADLINE_S = 3000.0
 SESSIONS = 60
 SETS = (
-    "run.restart_budget=1000",
+    "run.restart_budget=100",
     "run.snapshot_events=40",
     "run.backoff_max_s=2.0",
     "tasks.levels=[1]",
@@ -50,6 +50,7 @@ SETS = (
     "sandbox.max_live=4",
     "verify.deadline_s=100000.0",
     "train.snapshot_every=2",
+    "train.stall_s=200.0",
 )
 LOOSE = ("rollout.oversample=0.4",)
 """Which trials a batch holds depends on who is first: nothing is compared, every rule holds."""

@@ -18,6 +18,7 @@ import anyio.abc
 import msgspec
 import pytest
 
+from t1actors.actors.replicas import replica_names
 from t1actors.config import Config, to_toml
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.filelog import SEGMENT_BYTES, FileLog
@@ -72,6 +73,8 @@ class Universe:
         self.supervisor: Incarnation | None = None
         self.powerless = False
         """The power is off: descriptors are the disk's to close."""
+        self.cursed = ""
+        """A replica that dies whenever it is started."""
         self.free_bytes = 10**12
         self.wall_step_ns = 0
         self.interrupt = anyio.Event()
@@ -226,7 +229,12 @@ class Universe:
         incarnation = self.supervisor = self.born("supervisor")
         run_dir = self.run_dir
         log = SimLog(self, incarnation)
-        plan = RunPlan(run_dir=run_dir, config=self.config, actors=tuple(ActorPlan(n, "") for n in self._actors()))
+        plan = RunPlan(
+            run_dir=run_dir,
+            config=self.config,
+            actors=tuple(ActorPlan(name, "") for name in self._actors()),
+            replicas=frozenset(replica_names(self.config.rollout.sampler_replicas)),
+        )
         try:
             await incarnation.spend(self.delays.start())
             with self.running(incarnation):
@@ -251,7 +259,7 @@ class Universe:
             incarnation.die()
 
     def _actors(self) -> list[str]:
-        return [*ACTORS, *(f"sampler{n}" for n in range(1, self.config.rollout.sampler_replicas))]
+        return [*ACTORS, *replica_names(self.config.rollout.sampler_replicas)[1:]]
 
     def _machine(self, incarnation: Incarnation) -> Machine:
         def start(actor: ActorPlan, beat_s: float) -> SimChild:
