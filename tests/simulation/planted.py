@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TypeAlias
 
@@ -25,6 +25,7 @@ from t1actors.log.file_writer import FileJournalWriter
 from t1actors.runtime import host
 from t1actors.runtime.committer import Committer
 from t1actors.runtime.intents import Intents
+from t1actors.runtime.snapshots import Taken
 from tests.simulation import universe
 
 Patch: TypeAlias = pytest.MonkeyPatch
@@ -85,7 +86,9 @@ def read_before_others_recovered(patch: Patch) -> None:
 
 def a_cut_that_is_not_consistent(patch: Patch) -> None:
     """Each journal is cut where it is torn; that others rest on what is gone is not asked."""
-    patch.setattr(aside, "greatest_cut", lambda journals: {name: len(marks) for name, marks in journals.items()})
+    patch.setattr(
+        aside, "greatest_cut", lambda journals, **more: {name: len(marks) for name, marks in journals.items()}
+    )
 
 
 def no_hold_back(patch: Patch) -> None:
@@ -110,6 +113,15 @@ def acts_before_the_intent_is_durable(patch: Patch) -> None:
         committer._ledger.take = take_and_act
 
     _after(patch, Committer, hasty)
+
+
+def a_snapshot_forgets_what_is_under_way(patch: Patch) -> None:
+    whole = Taken.now
+
+    def now(state, positions, intents) -> Taken:
+        return replace(whole(state, positions, intents), intents=[])
+
+    patch.setattr(Taken, "now", now)
 
 
 def an_input_is_applied_again_after_a_restart(patch: Patch) -> None:
@@ -177,23 +189,24 @@ def the_newest_weights_instead_of_those_before(patch: Patch) -> None:
 
 PLANTED = (
     Planted(acknowledged_before_it_is_flushed, found_by=0, seeds=20),
-    Planted(a_torn_tail_is_called_damage, found_by=16, seeds=40),
+    Planted(a_torn_tail_is_called_damage, found_by=0, seeds=20),
     Planted(blobs_named_before_they_are_durable, found_by=0, seeds=20),
-    Planted(two_writers_of_one_journal, found_by=11, seeds=40),
+    Planted(two_writers_of_one_journal, found_by=14, seeds=40),
     Planted(read_before_others_recovered, found_by=0, seeds=20),
     Planted(a_cut_that_is_not_consistent, found_by=3, seeds=20),
     Planted(no_hold_back, found_by=0, seeds=20),
     Planted(acts_before_the_intent_is_durable, found_by=0, seeds=20),
+    Planted(a_snapshot_forgets_what_is_under_way, found_by=0, seeds=20),
     Planted(an_input_is_applied_again_after_a_restart, found_by=0, seeds=20),
     Planted(an_input_is_skipped_after_a_restart, found_by=0, seeds=20),
     Planted(open_intents_are_forgotten, found_by=0, seeds=20),
     Planted(own_results_are_not_recovered, found_by=0, seeds=20),
     Planted(another_seed_for_each_attempt, found_by=3, seeds=20),
-    Planted(a_restarted_replica_samples_from_old_weights, found_by=9, seeds=40),
+    Planted(a_restarted_replica_samples_from_old_weights, found_by=35, seeds=80),
     Planted(a_command_runs_again_after_a_restart, found_by=1, seeds=20),
     Planted(a_batch_in_order_of_arrival, found_by=0, seeds=20),
     Planted(a_state_is_deleted_that_a_restart_needs, found_by=0, seeds=20),
-    Planted(the_newest_weights_instead_of_those_before, found_by=3, seeds=20),
+    Planted(the_newest_weights_instead_of_those_before, found_by=2, seeds=20),
 )
 
 
