@@ -1,7 +1,8 @@
 """An actor's process that kills itself, with -9, at a moment chosen for it: ``RunPlan.program`` of the kill storms.
 
 ``RUN/deaths.json`` holds for each actor one moment an incarnation, in order: ``[when, kind, nth]``, the ``nth`` time that an
-incarnation comes to that moment with an event or effect of that kind. Who dies writes so to ``RUN/deaths.txt`` first.
+incarnation comes to that moment with an event or effect of that kind. Who dies writes so to ``RUN/deaths.txt`` first. A
+fourth item names an actor that is killed in the same instant.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -18,7 +20,7 @@ import msgspec
 from t1actors.runtime.moments import NOBODY, Moments
 from t1actors.runtime.process import Arguments, end, main
 
-PLAN, TOLD = "deaths.json", "deaths.txt"
+PLAN, TOLD, PIDS = "deaths.json", "deaths.txt", "pids"
 
 
 class _Kind(msgspec.Struct):
@@ -31,8 +33,9 @@ _kind = msgspec.msgpack.Decoder(_Kind)
 class Doomed(Moments):
     """Dies at one moment."""
 
-    def __init__(self, run_dir: Path, actor: str, when: str, kind: str, nth: int) -> None:
+    def __init__(self, run_dir: Path, actor: str, when: str, kind: str, nth: int, also: str = "") -> None:
         self._told = run_dir / TOLD
+        self._also = run_dir / PIDS / also if also else None
         self._actor = actor
         self._moment = (when, kind)
         self._left = nth
@@ -66,12 +69,17 @@ class Doomed(Moments):
             if not self._left:
                 with self._told.open("a") as file:
                     file.write(json.dumps([self._actor, when, kind]) + "\n")
+                if self._also is not None and self._also.exists():
+                    with suppress(ProcessLookupError):  # it is just being started again
+                        os.kill(int(self._also.read_text()), signal.SIGKILL)
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
 def doom(arguments: Arguments) -> Moments:
     """The next moment that is chosen for this actor, if there is one left."""
     run_dir, told = arguments.run_dir, arguments.run_dir / TOLD
+    (run_dir / PIDS).mkdir(exist_ok=True)
+    (run_dir / PIDS / arguments.name).write_text(str(os.getpid()))
     lines = told.read_text().splitlines() if told.exists() else []
     died = sum(json.loads(line)[0] == arguments.name for line in lines)
     chosen = json.loads((run_dir / PLAN).read_text()).get(arguments.name, [])

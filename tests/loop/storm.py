@@ -35,8 +35,10 @@ from tests.loop.dying_process import PLAN, TOLD
 ACTORS = ("publisher", "pool", "sampler", "verifier", "assembler", "critic", "actor")
 ROOT = Path(__file__).parents[2]
 STARTS = ("opened", "recovered")
-Deaths = dict[str, list[tuple[str, str, int]]]
-"""By actor, for each incarnation in turn: when, of which kind, and the how manieth time that it comes there."""
+Death = tuple[str, str, int] | tuple[str, str, int, str]
+Deaths = dict[str, list[Death]]
+"""By actor, for each incarnation in turn: when, of which kind, and the how manieth time that it comes there; perhaps an actor
+that dies with it."""
 SETS = ("run.restart_budget=1000", "run.backoff_s=0.01", "run.backoff_max_s=0.05")
 
 
@@ -107,9 +109,18 @@ def plan_deaths(
     return runs
 
 
-def _in_order(found: dict[Point, list[int]], chosen: Sequence[tuple[int, Point]]) -> list[tuple[str, str, int]]:
+def in_pairs(deaths: Deaths, draw: random.Random) -> Deaths:
+    """The same, and with each another actor."""
+
+    def other(actor: str) -> str:
+        return draw.choice([name for name in ACTORS if name != actor])
+
+    return {actor: [(*death[:3], other(actor)) for death in mine] for actor, mine in deaths.items()}
+
+
+def _in_order(found: dict[Point, list[int]], chosen: Sequence[tuple[int, Point]]) -> list[Death]:
     """Each incarnation counts from where the one before it died."""
-    deaths: list[tuple[str, str, int]] = []
+    deaths: list[Death] = []
     before = -1
     for place, point in chosen:
         nth = 1 if point.when in STARTS else sum(before < at <= place for at in found[point])

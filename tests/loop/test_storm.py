@@ -15,6 +15,7 @@ from tests.loop.storm import (
     died,
     digests,
     events_of,
+    in_pairs,
     killed_supervisor,
     occurrences,
     plan_deaths,
@@ -83,6 +84,21 @@ def test_a_larger_run_through_fifty_deaths(tmp_path: Path):
         if len(kills) >= SMOKE_KILLS:
             return
     pytest.fail(f"only {len(kills)} died")
+
+
+@pytest.mark.slow
+def test_two_actors_die_in_the_same_instant(undisturbed: Path, tmp_path: Path):
+    """Each time another pair, so that neither's successor finds the other as it left it."""
+    found, wanted = occurrences(undisturbed), digests(events_of(undisturbed))
+    draw = random.Random(6)
+    pairs = 0
+    for number, deaths in enumerate(plan_deaths(found, found, draw, a_run=1)[:8]):
+        run_dir = tmp_path / f"run{number}"
+        result = run_once(run_dir, deaths=in_pairs(deaths, draw))
+        assert result.reason == "finished", result
+        unscathed(run_dir, wanted)
+        pairs += result.restarts - len(died(run_dir))
+    assert pairs > 25
 
 
 TRIMMED = ("run.snapshot_events=12", "run.segment_mb=0.004", "run.keep_steps=1", "schedule.train_steps=6")
