@@ -192,8 +192,8 @@ class TrainConfig:
     """Keep only each layer's input for the backward pass and run the layer again in it: less memory, more time, the
     same bits."""
     stall_s: float = 3600.0
-    """A step of the critic or of the actor that takes longer is taken for stuck: its process is killed, and the step taken
-    again."""
+    """A step of the critic or of the actor, or loading its model, that takes longer is taken for stuck: its process is
+    killed, and the step taken again."""
     ranks: int = 1
     """Processes that compute a step of the critic together, and as many of the actor; they decide no bit of a step."""
     critic: CriticConfig = field(default_factory=CriticConfig)

@@ -139,7 +139,7 @@ class PolicyActor:
     def decide(self, state: ActorState, event: AnyEvent | UnknownEvent) -> Decision:
         match event:
             case RunStarted() if state.initial is None:
-                return Decision(effects=[Initialise(key="actor/initial")])
+                return Decision(effects=[Initialise(key="actor/initial", stall_s=self._config.train.stall_s)])
             case ValuesEstimated() if event.step in state.values and min(state.values) == event.step:
                 return self._update_next(state)
             case EffectFinished() if event.key == "actor/initial" and self._last_training_step is None:
@@ -198,7 +198,7 @@ class PolicyActor:
     def _export(self, state: ActorState) -> Decision:
         lane = state.lanes.get("train", state.initial)
         assert lane is not None
-        return Decision(effects=[Export(key="actor/export", version=lane.version)])
+        return Decision(effects=[Export(key="actor/export", version=lane.version, stall_s=self._config.train.stall_s)])
 
     # --- effects, in a worker thread ------------------------------------------------------------------------------------
 

@@ -129,7 +129,7 @@ class Critic:
     def decide(self, state: CriticState, event: AnyEvent | UnknownEvent) -> Decision:
         match event:
             case RunStarted() if not state.initialised:
-                return Decision(effects=[Initialise(key="critic/initial")])
+                return Decision(effects=[Initialise(key="critic/initial", stall_s=self._config.train.stall_s)])
             case BatchSealed() | EffectFinished():
                 return self._next(state, event)
             case _:
