@@ -35,6 +35,8 @@ from tests.simulation.run import SETS, simulate, until_the_end
 from tests.simulation.universe import ACTORS, Universe
 
 STEP = (
+    'run.log_durability="process"',
+    "run.snapshot_events=0",
     "schedule.warmup_steps=0",
     "schedule.recalibrate_steps=0",
     "schedule.train_steps=1",

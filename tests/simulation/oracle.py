@@ -89,12 +89,11 @@ class Oracle:
     def acknowledged(self, journal: str, first: int, head: CommitHead, events: Sequence[bytes]) -> None:
         """An append has returned."""
         self.appends += 1
-        for sequence in self._acknowledged.setdefault(journal, {}):
-            if sequence >= first and events:
-                self.fault(f"{journal}: events from {first} are written a second time")
-                break
+        known = self._acknowledged.setdefault(journal, {})
         if events:
-            self._acknowledged[journal][first] = (len(events), content(events))
+            if known and next(reversed(known)) >= first:
+                self.fault(f"{journal}: events from {first} are written a second time")
+            known[first] = (len(events), content(events))
         self._intended(journal, events)
 
     def _intended(self, journal: str, events: Sequence[bytes]) -> None:
