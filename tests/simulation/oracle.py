@@ -24,6 +24,7 @@ from t1actors.events import (
     EffectIntended,
     EpisodeEnded,
     Graded,
+    ReplicaReclaimed,
     RunFailed,
     RunFinished,
     SandboxReady,
@@ -130,7 +131,10 @@ class Oracle:
         if problems := [*check_journals(log).problems, *check_blobs(blobs)]:
             raise Fault(f"the log check finds: {problems[0].journal} {problems[0].message}")
         self._still_there(log)
-        events = [decode(entry.raw) for entry in merged(log)]
+        entries = [(entry.frame.journal, decode(entry.raw)) for entry in merged(log)]
+        given_up = {event.replica for _, event in entries if isinstance(event, ReplicaReclaimed)}
+        # What a replica had begun when it was given up stays open.
+        events = [e for by, e in entries if not (by in given_up and isinstance(e, EffectIntended | EffectFinished))]
         once(events, whole=not any(log.kept_from(name) for name in log.journals()))
         if left := sorted(shells):
             raise Fault(f"sandboxes are left: {left}")
