@@ -31,7 +31,7 @@ class FileLog:
         if not 0 < segment_bytes <= MAX_SEGMENT_BYTES // 2:
             raise ValueError(f"segment_bytes={segment_bytes}: use 1 to {MAX_SEGMENT_BYTES // 2:,}")
         self.root = root
-        self.durability: Durability = durability
+        self._durability: Durability = durability
         self._segment_bytes = segment_bytes
 
     def open_writer(self, name: str) -> FileJournalWriter:
@@ -43,7 +43,7 @@ class FileLog:
                 return FileJournalWriter(
                     name,
                     directory,
-                    durability=self.durability,
+                    durability=self._durability,
                     segment_bytes=self._segment_bytes,
                     lock=lock,
                 )

@@ -17,7 +17,6 @@ import anyio
 
 from t1actors.config import Config
 from t1actors.events import ActorReady, ActorStarted, RunStopped
-from t1actors.log.filelog import FileLog
 from t1actors.log.interface import Log
 from t1actors.payloads import Blobs
 from t1actors.runtime.actor import ActorFactory
@@ -27,7 +26,6 @@ from t1actors.runtime.clock import Clock, system_clock
 from t1actors.runtime.conclusion import Conclusion, concluded
 from t1actors.runtime.errors import ActorFailed, leaves
 from t1actors.runtime.host import host_actor
-from t1actors.runtime.loss import settle_after_loss
 from t1actors.runtime.numerics import Numerics
 
 
@@ -61,8 +59,6 @@ async def run_local(
     """
     clock = clock or system_clock()
     started_s = clock.monotonic()
-    if isinstance(log, FileLog) and log.root == run_dir / "log":
-        settle_after_loss(run_dir, system_clock().boot_id, log.durability)
 
     with Chronicle(log, clock=clock, code=code, appending=appending) as chronicle:
         numerics = numerics or Numerics()

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from t1actors.config import Config, ScheduleConfig
 from t1actors.events import EffectFinished, GenerationQuiesced, RunFailed, decode
-from t1actors.log.filelog import FileLog
 from t1actors.log.memory import MemoryLog
 from t1actors.runtime.actor import Decision
 from t1actors.runtime.clock import run_virtual, virtual_clock
@@ -17,7 +16,6 @@ from t1actors.runtime.errors import ActorFailed, RecoveryError, leaves
 from t1actors.runtime.host import host_actor
 from t1actors.runtime.local import run_local
 from tests.runtime import toys
-from tests.runtime.test_loss import lose_power
 from tests.runtime.worlds import Crash, MortalLog, World, settle
 
 TOTAL = 120
@@ -129,22 +127,6 @@ def test_a_run_that_failed_says_why():
 
     result = anyio.run(main, backend="trio")
     assert (result.reason, result.detail) == ("failed", "too few")
-
-
-def test_a_run_in_one_process_is_read_again_after_a_power_cut_whose_durable_ends_lag(tmp_path):
-    async def main():
-        return await run_local(
-            [*reversed(toys.CHAIN)],  # who reads is there before whom it reads
-            config=CONFIG,
-            log=FileLog(tmp_path / "log"),
-            blobs=None,
-            run_dir=tmp_path,
-            concludes="sink",
-        )
-
-    for _ in range(2):
-        assert anyio.run(main, backend="trio").reason == "finished"
-        lose_power(FileLog(tmp_path / "log"))
 
 
 class Forgetful:
