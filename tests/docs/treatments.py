@@ -34,6 +34,7 @@ TREATMENTS = (
     Treatment(r"just [a-z]", "recipe", "sets up a .venv first"),
     Treatment(r"just --list$", "outside", "just's own"),
     Treatment(r"python -m bench\b", "script", "minutes of CPU; tests/bench tests the measuring"),
+    Treatment(r"python -m tests\.simulation\b", "script", "minutes of CPU; tests/simulation runs some seeds"),
     Treatment(r"python (tools|examples)/\w+\.py\b", "script", "they have tests of their own"),
     Treatment(
         r"python -m t1actors\.runtime\.process RUN(_DIR)? NAME ", "outside", "needs a run; tests/runtime starts it so"
