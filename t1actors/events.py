@@ -426,7 +426,8 @@ class TurnSampled(Event, frozen=True, kw_only=True):
     """One model call. The trial's stream grows by ``context_ids`` (unsampled: prompt, observation, glue) and then
     ``sampled_ids``; ``execute`` says that the pool is to run ``command``. ``routing`` holds the rows for the predicting
     positions that this call added: over a trial they sum to N - 1. ``logprobs`` are the sampler's, float32, one per sampled
-    id, at ``temperature``."""
+    id, at ``temperature``. A blob of ``routing`` is volatile: needed, and kept, only until the trial's record holds the
+    rows."""
 
     trial: str
     turn: int
@@ -503,7 +504,8 @@ class Graded(Event, frozen=True, kw_only=True):
 
 
 class TrajectoryAssembled(Event, frozen=True, kw_only=True):
-    """``record`` is the MessagePack of a ``tito.record.TrajectoryRecord``: ids, mask, log-probs, routing, versions."""
+    """``record`` is the trajectory as ``tito.stored`` stores it: ids, mask, log-probs, versions, and its routing's pages by
+    name. ``pages`` are those of them that are blobs: the event names every blob that it rests on."""
 
     trial: str
     step: int
@@ -519,6 +521,7 @@ class TrajectoryAssembled(Event, frozen=True, kw_only=True):
     drift_in_loss: int
     non_canonical_turns: int
     end_reason: EpisodeEnd
+    pages: tuple[Payload, ...] = ()
 
 
 class TrialReplaced(Event, frozen=True, kw_only=True):

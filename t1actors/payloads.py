@@ -1,13 +1,14 @@
 """Payloads and tensors: bytes that ride in an event when small and in the blob store when large.
 
 Guarantees: what ``unpack`` returns has the digest that the payload names, or ``BlobError`` is raised; a packed payload's
-blob is durable before ``pack`` returns (blob first, then the event that names it).
+blob is durable before ``pack`` returns (blob first, then the event that names it), unless it is said to be volatile: then a
+lost machine may take it, and ``runtime.loss`` must know what to do about that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Protocol, cast
 
 import blake3
 import msgspec
@@ -24,8 +25,16 @@ class BlobError(Exception):
 class Blobs(Protocol):
     """What payloads need of a blob store (``t1actors.log.blobs``)."""
 
-    def put(self, data: bytes | memoryview) -> str:
-        """Store ``data``; returns its digest once it is durable."""
+    def put(self, data: bytes | memoryview, *, volatile: bool = False) -> str:
+        """Store ``data``; returns its digest once it is durable. ``volatile``: at once; it survives all but the machine."""
+        ...
+
+    def put_many(self, blobs: Sequence[bytes | memoryview]) -> list[str]:
+        """``put`` for each, at the price of one flush."""
+        ...
+
+    def flush(self) -> None:
+        """Make durable what was put volatile, by anybody: to be called before deleting what would be needed without it."""
         ...
 
     def get(self, digest: str) -> memoryview:
@@ -46,11 +55,17 @@ def digest_of(data: bytes | memoryview) -> str:
     return blake3.blake3(data).hexdigest()
 
 
-def pack(blobs: Blobs, data: bytes) -> Payload:
-    """``data`` as a payload: inline below 16 KiB, else stored."""
+def payload_of(data: bytes | memoryview) -> Payload:
+    """``data`` as a payload: inline below 16 KiB, else the name of a blob that is still to be put."""
+    inline = bytes(data) if len(data) < INLINE_LIMIT_BYTES else None
+    return Payload(digest=digest_of(data), size_bytes=len(data), inline=inline)
+
+
+def pack(blobs: Blobs, data: bytes, *, volatile: bool = False) -> Payload:
+    """``data`` as a payload: inline below 16 KiB, else stored, ``volatile`` or not."""
     if len(data) < INLINE_LIMIT_BYTES:
-        return Payload(digest=digest_of(data), size_bytes=len(data), inline=data)
-    return Payload(digest=blobs.put(data), size_bytes=len(data))
+        return payload_of(data)
+    return Payload(digest=blobs.put(data, volatile=volatile), size_bytes=len(data))
 
 
 def unpack(blobs: Blobs, payload: Payload) -> bytes | memoryview:
@@ -71,7 +86,7 @@ def unpack(blobs: Blobs, payload: Payload) -> bytes | memoryview:
 
 
 def payloads_of(event: AnyEvent | UnknownEvent) -> Iterator[tuple[str, Payload]]:
-    """The payloads that the event names, by field; tensors' among them."""
+    """The payloads that the event names, by field: alone, of a tensor, or several in a tuple."""
     if isinstance(event, UnknownEvent):
         return
     for field in msgspec.structs.fields(type(event)):
@@ -80,12 +95,14 @@ def payloads_of(event: AnyEvent | UnknownEvent) -> Iterator[tuple[str, Payload]]
             yield field.name, value
         elif isinstance(value, Tensor):
             yield field.name, value.data
+        elif isinstance(value, tuple):
+            yield from ((field.name, v) for v in cast("tuple[object, ...]", value) if isinstance(v, Payload))
 
 
-def pack_array(blobs: Blobs, array: npt.NDArray[np.generic]) -> Tensor:
-    """``array`` (any shape) as a little-endian C-order tensor."""
+def pack_array(blobs: Blobs, array: npt.NDArray[np.generic], *, volatile: bool = False) -> Tensor:
+    """``array`` (any shape) as a little-endian C-order tensor; a large one is put ``volatile`` or not."""
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-    return Tensor(dtype=array.dtype.name, shape=array.shape, data=pack(blobs, array.tobytes()))
+    return Tensor(dtype=array.dtype.name, shape=array.shape, data=pack(blobs, array.tobytes(), volatile=volatile))
 
 
 def unpack_array(blobs: Blobs, tensor: Tensor) -> npt.NDArray[np.generic]:

@@ -40,12 +40,11 @@ from t1actors.events import (
     UnknownEvent,
 )
 from t1actors.models.folder import model_folder
-from t1actors.payloads import pack
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing
 from t1actors.tasks.generate import make_named_task, parse_name
-from t1actors.tito import record
 from t1actors.tito.record import Geometry
 from t1actors.tito.stitch import stitch
+from t1actors.tito.stored import store
 from t1actors.train.batch import batch_digest
 
 REPLACEMENTS_PER_TRIAL = 1.0
@@ -204,13 +203,14 @@ class Assembler:
         assert graded.reward is not None
         assert ended is not None
         stitched = stitch(progress.turns, index=spec.index, task=spec.task, geometry=self._geometry, blobs=self._blobs)
+        stored = store(stitched.record, self._blobs)
         return [
             TrajectoryAssembled(
                 trial=spec.trial,
                 step=progress.step,
                 index=spec.index,
                 task=spec.task,
-                record=pack(self._blobs, record.encode(stitched.record)),
+                record=stored.record,
                 reward=graded.reward,
                 ids=stitched.ids,
                 sampled=stitched.sampled,
@@ -220,6 +220,7 @@ class Assembler:
                 drift_in_loss=stitched.drift_in_loss,
                 non_canonical_turns=stitched.non_canonical_turns,
                 end_reason=ended.reason,
+                pages=stored.pages,
             )
         ]
 

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 import anyio
 
 from t1actors.events import AnyEvent, TurnExecuted, TurnSampled, UnknownEvent
-from t1actors.sandbox.errors import SandboxGone
+from t1actors.sandbox.errors import SandboxGone, SandboxSealed
 
 T = TypeVar("T")
 OUT_OF_MEMORY = "(the sandbox ran out of memory)"
@@ -146,6 +146,8 @@ class Restoring:
                 await self._exists(trial)
                 # Answered from the sandbox's store, but for what a restoring that was cut short had not come to.
                 await restore(trial, self._history(), partial(self._run, trial))
+            except SandboxSealed:  # as only a whole one ever is
+                pass
             except SandboxGone:
                 started_s = anyio.current_time()
                 await self._make_again(trial)

@@ -4,6 +4,8 @@ Guarantees:
 - A turn's seed is H(trial seed, turn), never the attempt: a turn sampled again after a crash draws from the same numbers.
 - Ids are the source of truth: each call adds context ids and sampled ids to the trial's stream and renders nothing again.
 - Every predicting position has its routing row exactly once: over a trial the rows sum to ids - 1.
+- The rows are put volatile: a lost machine may take them before the trial's record holds them, and then the turn is sampled
+  again (``runtime.loss``).
 - New weights are loaded between generations only, and the barrier is answered when nothing is being generated.
 """
 
@@ -278,7 +280,7 @@ class Sampler:
             context_ids=tuple(context),
             sampled_ids=result.sampled_ids,
             logprobs=tuple(float(q) for q in result.logprobs),
-            routing=pack_array(self._blobs, result.routing_RLK),
+            routing=pack_array(self._blobs, result.routing_RLK, volatile=True),
             versions=result.versions,
             temperature=trial.temperature,
             finish=result.finish,

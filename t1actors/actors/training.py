@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from t1actors.events import BatchSealed, Payload, Purpose, StepOpened, TrajectoryAssembled
-from t1actors.payloads import Blobs, unpack
-from t1actors.tito import record
+from t1actors.payloads import Blobs
 from t1actors.tito.record import Geometry
+from t1actors.tito.stored import load
 from t1actors.train.batch import Batch
 from t1actors.train.errors import BatchError
 
@@ -55,10 +55,10 @@ class BatchLog:
 
 
 def build_batch(log: BatchLog, step: int, geometry: Geometry, blobs: Blobs) -> Batch:
-    """The step's batch. Raises ``BatchError``, ``BlobError``, ``record.RecordError``."""
+    """The step's batch. Raises ``BatchError``, ``BlobError``, ``RecordError``."""
     sealed = log.sealed[step]
     held = log.trajectories[step]
-    items = [(record.decode(unpack(blobs, held[i.trial].record)), i.reward) for i in sealed.items]
+    items = [(load(blobs, held[i.trial].record), i.reward) for i in sealed.items]
     batch = Batch.of(items, geometry)
     if batch.digest != sealed.digest:
         raise BatchError(
@@ -97,7 +97,8 @@ class Retention:
 
     def sweep(self, blobs: Blobs) -> None:
         """Delete what is neither a snapshot's, nor its replay's, nor the latest's. Idempotent, also across a restart; changes
-        nothing of what is noted, which is the log's to say."""
+        nothing of what is noted, which is the log's to say. First all is flushed that the log rests on: no lost machine takes
+        the run back to where it would need what is deleted here."""
         written = list(self.written)
         kept: set[str] = set()
         for n, one in enumerate(written):
@@ -106,10 +107,12 @@ class Retention:
                 kept |= {payload.digest for payload in one.payloads()}
             elif following is not None and following.snapshot and one.weights is not None:
                 kept.add(one.weights.digest)
-        for one in written:
-            for payload in one.payloads():
-                if payload.digest not in kept and payload.inline is None and blobs.has(payload.digest):
-                    blobs.delete(payload.digest)
+        named = [payload.digest for one in written for payload in one.payloads() if payload.inline is None]
+        old = [digest for digest in dict.fromkeys(named) if digest not in kept and blobs.has(digest)]
+        if old:
+            blobs.flush()
+        for digest in old:
+            blobs.delete(digest)
 
 
 def snapshot_due(trained_before: int, every: int) -> bool:

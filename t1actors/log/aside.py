@@ -71,6 +71,8 @@ class _Whole:
     """A journal's frames up to the first that is bad or missing, and why they end there (empty: they are all there)."""
 
     marks: list[Mark] = field(default_factory=list[Mark])
+    refused: bool = False
+    """It is the caller's objection that ends them."""
     ends: list[Position] = field(default_factory=list[Position])
     grounds: list[bool | None] = field(default_factory=list[bool | None])
     reason: str = ""
@@ -123,6 +125,13 @@ def set_aside(
     return [aside for aside in asides if aside is not None]
 
 
+def look_through(root: Path, objection: Callable[[Frame], str]) -> set[str]:
+    """Show ``objection`` every whole frame of each journal up to one that it objects to, whatever the durable ends say, and
+    change nothing; returns the journals in which it objected. Raises ``JournalDamaged``, ``OSError``."""
+    directories = [path for path in sorted(root.iterdir()) if path.is_dir() and _is_journal(path)]
+    return {path.name for path in directories if _read(path, objection, no_ground).refused}
+
+
 def _is_journal(path: Path) -> bool:
     return names_journal(path.name) and (end_path(path).exists() or bool(list_segments(path)))
 
@@ -169,12 +178,13 @@ def _read(directory: Path, objection: Callable[[Frame], str], ground: Callable[[
                     if (chained or frame.head.previous) and frame.head.previous != digest:
                         raise FrameError("it names another frame than the one before it")
                     if refused := objection(frame):
+                        found.refused = True
                         raise FrameError(refused)
                 except FrameError as error:
                     if last and not written_bytes(data[offset:]):
                         break  # the zeros that the writer keeps ahead of its frames
                     place = f"segment {segment}, offset {offset:,}"
-                    torn = Position(segment, offset) >= durable
+                    torn = Position(segment, offset) >= durable and not found.refused
                     found.reason = f"{place}: never acknowledged, and {error}" if torn else f"{place}: {error}"
                     return found
                 digest, chained = frame_digest(data[offset : header.end]), chained or bool(frame.head.previous)

@@ -1,10 +1,10 @@
 """The blob store: bytes named by what they are (blake3 hex), ``RUN/blobs/<first two hex>/<digest>``.
 
 Guarantees: ``put`` returns when the blob is durable (with ``durability="machine"``), so the event that names it may
-follow; a name never shows half a blob that was put alone, and a bad one is found by its digest; what ``get`` returns
-has been checked against its name when it was first opened here, else ``BlobError`` names the file. Putting what is
-there already changes nothing but its time, unless it is damaged: then it is written anew. What blobs mean, and when they
-may go, is left to others.
+follow, also when the same bytes were there as a volatile blob; a name never shows half a blob that was put alone, and
+flushed, and a bad one is found by its digest; what ``get`` returns has been checked against its name when it was first
+opened here, else ``BlobError`` names the file. Putting what is there already changes nothing but its time, unless it is
+damaged: then it is written anew. What blobs mean, and when they may go, is left to others.
 """
 
 from __future__ import annotations
@@ -48,14 +48,17 @@ class FileBlobs:
         self._flushes = durability == "machine"
         self._verified: dict[str, tuple[int, int, int]] = {}
 
-    def put(self, data: bytes | memoryview) -> str:
-        """Store ``data``; returns its digest once it is durable."""
+    def put(self, data: bytes | memoryview, *, volatile: bool = False) -> str:
+        """Store ``data``; returns its digest once it is durable. ``volatile``: nothing is flushed."""
         digest = digest_of(data)
         path = self.path(digest)
+        flushes = self._flushes and not volatile
         try:
             if not self._is_whole(digest) or not self._is_put_again(path):
-                self._write(path, data, flush=self._flushes)
-            if self._flushes:
+                self._write(path, data, flush=flushes)
+            elif flushes:  # it may have been put volatile
+                _fsync_file(path)
+            if flushes:
                 fsync_directory(path.parent)
         except OSError as error:
             raise _unstored(path, error) from error
@@ -75,6 +78,14 @@ class FileBlobs:
         except OSError as error:
             raise _unstored(path, error) from error
         return digests
+
+    def flush(self) -> None:
+        """All blobs are durable, whoever put them, and with them the rest of the file system."""
+        if self._flushes and self.root.is_dir():
+            try:
+                sync_file_system(self.root)
+            except OSError as error:
+                raise _unstored(self.root, error) from error
 
     def get(self, digest: str) -> memoryview:
         """The blob's bytes, read-only. Raises ``BlobError``: missing or damaged."""
@@ -181,7 +192,8 @@ class MemoryBlobs:
         self._lock = threading.Lock()
         self._blobs: dict[str, bytes] = {}
 
-    def put(self, data: bytes | memoryview) -> str:
+    def put(self, data: bytes | memoryview, *, volatile: bool = False) -> str:
+        del volatile  # nothing here survives the process
         digest = digest_of(data)
         with self._lock:
             self._blobs[digest] = bytes(data)
@@ -190,6 +202,9 @@ class MemoryBlobs:
     def put_many(self, blobs: Sequence[bytes | memoryview]) -> list[str]:
         """``put`` for each."""
         return [self.put(data) for data in blobs]
+
+    def flush(self) -> None:
+        """Nothing to do."""
 
     def get(self, digest: str) -> memoryview:
         with self._lock:
@@ -221,12 +236,24 @@ def _unstored(path: Path, error: OSError) -> BlobError:
     return BlobError(f"{path} could not be stored ({error}); see to the disk, then start again")
 
 
+def _fsync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_file_system(root: Path) -> None:
     """Flush everything written to the file system that holds ``root``."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if _libc.syncfs(descriptor):
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), str(root))
+        _syncfs(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _syncfs(descriptor: int) -> None:
+    if _libc.syncfs(descriptor):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

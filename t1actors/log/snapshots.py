@@ -4,8 +4,9 @@ A snapshot is a file ``snapshot-<next sequence>.t1s`` in the journal's directory
 one MessagePack map. It holds nothing that the journals do not, as long as they are whole; once their beginnings were deleted
 (``log.trimmed``) it is where reading begins.
 
-Guarantees: a file under its name is whole or is not read (checksum); it is flushed before it has its name, when the log is
-flushed at all; the latest two are kept. What ``content`` means, and whether a snapshot fits the code that reads it, is left
+Guarantees: a file under its name is whole or is not read (checksum); when the log is flushed at all, the snapshot and every
+blob that its frame rests on are flushed before it has its name, so that no lost machine takes the journals back behind it;
+the latest two are kept. What ``content`` means, and whether a snapshot fits the code that reads it, is left
 to the runtime; here ``positions`` say how far its actor had read other journals, and ``last_frame`` after which frame it is.
 """
 
@@ -19,6 +20,7 @@ from pathlib import Path
 import msgspec
 from blake3 import blake3
 
+from t1actors.log.blobs import sync_file_system
 from t1actors.log.segments import fsync_directory
 
 KEPT = 2
@@ -77,14 +79,13 @@ def snapshot_files(directory: Path) -> list[Path]:
 
 def write_snapshot(directory: Path, snapshot: Snapshot, *, flush: bool) -> None:
     """Write it; then delete all but the latest ``KEPT``, and any that says to be of a later time: the journal was cut back
-    since. Raises ``OSError``."""
+    since. ``flush``: the whole file system, volatile blobs among it, before it has its name. Raises ``OSError``."""
     path = snapshot_path(directory, snapshot.next_sequence)
     temporary = path.with_name(f".{path.name}")
     with temporary.open("wb") as file:
         file.write(encode_snapshot(snapshot))
-        if flush:
-            file.flush()
-            os.fsync(file.fileno())
+    if flush:
+        sync_file_system(directory)
     os.replace(temporary, path)
     if flush:
         fsync_directory(directory)

@@ -1,8 +1,8 @@
 """Whether the payloads that events name are there and are what they are named.
 
-What must be there: trajectory records and the states before the first update, from which everything else can be computed
-again. The rest (sealed layers, later states, values) is kept while it serves: its absence is a note. Other bytes than the
-name says are an error in anything.
+What must be there: trajectory records with their pages and the states before the first update, from which everything else
+can be computed again. The rest (sealed layers, turns' routing, later states, values) is kept while it serves: its absence
+is a note. Other bytes than the name says are an error in anything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from t1actors.log.merged import Entry
 from t1actors.observe.invariants import Finding
 from t1actors.payloads import BlobError, Blobs, payloads_of, unpack
 from t1actors.runtime.trimming import step_of
-from t1actors.tito.record import RecordError, TrajectoryRecord, decode
+from t1actors.tito.record import RecordError, TrajectoryRecord
+from t1actors.tito.stored import decode, pages_in
 
 
 class References:
@@ -47,9 +48,11 @@ class References:
         trimmed = step_of(event) < self._first_step
         if isinstance(event, TurnSampled) and not trimmed:
             self._turns.setdefault(event.trial, []).append(event)
+        whole, record = True, b""
         for name, payload in payloads_of(event):
             what = f"{type(event).__name__}.{name}"
             if payload.inline is None and not self._blobs.has(payload.digest):
+                whole = False
                 if _needed(event) and not self._excerpt and not trimmed:
                     self._error(entry, f"{what}: blob {payload.digest} is missing; restore it from a copy of the run")
                 else:
@@ -58,10 +61,13 @@ class References:
             try:
                 data = unpack(self._blobs, payload)
             except BlobError as error:
+                whole = False
                 self._error(entry, f"{what}: {error}")
                 continue
-            if isinstance(event, TrajectoryAssembled) and name == "record" and not trimmed:
-                self._record(entry, event, data)
+            if name == "record":
+                record = data
+        if isinstance(event, TrajectoryAssembled) and whole and not trimmed:
+            self._record(entry, event, record)
 
     def finish(self) -> list[Finding]:
         """What was found, and notes on what is kept no longer."""
@@ -78,9 +84,11 @@ class References:
 
     def _record(self, entry: Entry, event: TrajectoryAssembled, data: bytes | memoryview) -> None:
         try:
-            record = decode(data)
+            if pages_in(data) != event.pages:
+                raise RecordError("its routing lies in other pages than the event names")
+            record = decode(data, self._blobs)
             ids, sampled = _counted(record)
-        except RecordError as error:
+        except (BlobError, RecordError) as error:
             self._error(entry, f"trajectory of trial {event.trial}: {error}")
             return
         if (record.trial, ids, sampled) != (event.trial, event.ids, event.sampled):

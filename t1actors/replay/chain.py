@@ -22,7 +22,8 @@ from t1actors.models.policy import Policy
 from t1actors.models.value import ValueModel
 from t1actors.payloads import BlobError, Blobs, unpack
 from t1actors.replay.inputs import ReplayImpossible, RunInputs
-from t1actors.tito import record
+from t1actors.tito.record import RecordError, TrajectoryRecord
+from t1actors.tito.stored import load
 from t1actors.train.actor_step import ActorResult, actor_step
 from t1actors.train.batch import Batch
 from t1actors.train.critic_step import CriticResult, Values, critic_step, estimate_values
@@ -280,20 +281,18 @@ class Chain:
         return self._networks
 
 
-def recorded_trajectories(
-    inputs: RunInputs, blobs: Blobs, step: int
-) -> list[tuple[BatchItem, record.TrajectoryRecord]]:
+def recorded_trajectories(inputs: RunInputs, blobs: Blobs, step: int) -> list[tuple[BatchItem, TrajectoryRecord]]:
     """The sealed batch's items with their records. Raises ``ReplayImpossible`` naming the trial."""
     trajectories = inputs.step(step).trajectories
-    found: list[tuple[BatchItem, record.TrajectoryRecord]] = []
+    found: list[tuple[BatchItem, TrajectoryRecord]] = []
     for item in inputs.sealed(step).items:
         if item.trial not in trajectories:
             raise ReplayImpossible(
                 f"step {step}, trial {item.trial}: sealed into the batch without TrajectoryAssembled"
             )
         try:
-            found.append((item, record.decode(unpack(blobs, trajectories[item.trial].record))))
-        except (BlobError, record.RecordError) as error:
+            found.append((item, load(blobs, trajectories[item.trial].record)))
+        except (BlobError, RecordError) as error:
             raise ReplayImpossible(f"step {step}, trial {item.trial}: {error}") from error
     return found
 

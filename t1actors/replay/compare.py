@@ -18,7 +18,7 @@ from t1actors.payloads import BlobError, Blobs, unpack, unpack_array
 from t1actors.replay.chain import StepRun
 from t1actors.replay.inputs import RunInputs, StepInputs
 from t1actors.replay.report import Difference, Level
-from t1actors.tito.record import digest as record_digest
+from t1actors.tito.stored import digest as record_digest
 from t1actors.train.actor_step import TOKEN_COLUMNS, ActorReport
 from t1actors.train.batch import Batch, minibatches
 from t1actors.train.critic_step import CriticReport

@@ -13,7 +13,7 @@ import os
 import stat
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,8 +63,14 @@ class _Opened:
     blobs: Blobs
     digests: set[str] = field(default_factory=set[str])
 
-    def put(self, data: bytes | memoryview) -> str:
-        return self.blobs.put(data)
+    def put(self, data: bytes | memoryview, *, volatile: bool = False) -> str:
+        return self.blobs.put(data, volatile=volatile)
+
+    def put_many(self, blobs: Sequence[bytes | memoryview]) -> list[str]:
+        return self.blobs.put_many(blobs)
+
+    def flush(self) -> None:
+        self.blobs.flush()
 
     def get(self, digest: str) -> memoryview:
         self.digests.add(digest)

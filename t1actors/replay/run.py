@@ -32,7 +32,7 @@ from t1actors.replay.compare import levels_of, locate
 from t1actors.replay.inputs import ReplayImpossible, RunInputs, read_inputs
 from t1actors.replay.report import Difference, EnvironmentChange, Level, OperationsHere, ReplayReport
 from t1actors.runtime.trim_note import TrimNote, trim_note
-from t1actors.tito.record import digest as record_digest
+from t1actors.tito.stored import digest as record_digest
 from t1actors.train.batch import Batch, batch_digest
 from t1actors.train.environment import environment
 from t1actors.train.inspection import Inspect, InspectCritic

@@ -2,17 +2,23 @@
 
 Under ``log_durability = "process"`` nothing was flushed: journals may end unevenly, anywhere, and blobs may be empty under
 their names. What fits together stays, the rest is set aside (``log.aside``), and what was done after the cut is done again.
-Under ``"machine"`` nothing acknowledged can be missing, so there nothing is cut: what is missing is damage, and opening the
-journal says so. But durable ends are not flushed and may lag until their journals are opened, and an actor must not read a
-journal that its own rests on before that: so all are opened first.
+Under ``"machine"`` nothing acknowledged can be missing: what is missing is damage, and opening the journal says so. But
+durable ends are not flushed and may lag until their journals are opened, and an actor must not read a journal that its own
+rests on before that: so all are opened first.
 
-Guarantees: nothing is touched while the machine has stayed up since the journals were written, whatever died on it.
+Only volatile blobs (``runtime.volatile``) are lost under either. A turn whose routing is gone, of a trial that may still be
+assembled, cannot stand: the journals are cut to before it, and it is sampled again, with the same seed. Nothing is cut for
+the routing of other trials.
+
+Guarantees: nothing is touched while the machine has stayed up since the journals were written, whatever died on it. Under
+``"machine"`` a cut for a lost turn goes back behind no snapshot and to no state that is kept no longer: whoever deletes an
+older one has flushed everything before (``log.snapshots``, ``actors.training``, ``runtime.trimming``).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from t1actors.events import (
@@ -23,9 +29,10 @@ from t1actors.events import (
     JournalCut,
     Payload,
     TrajectoryAssembled,
+    TurnSampled,
     decode,
 )
-from t1actors.log.aside import asides_of, set_aside
+from t1actors.log.aside import asides_of, look_through, set_aside
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.file_writer import Durability
 from t1actors.log.filelog import FileLog
@@ -33,12 +40,13 @@ from t1actors.log.frame import Frame
 from t1actors.log.lock import last_holder
 from t1actors.payloads import BlobError, Blobs, payloads_of
 from t1actors.runtime.trim_note import trim_note
+from t1actors.runtime.volatile import NamedBlobs
 
 
 def settle_after_loss(run_dir: Path, boot_id: str, durability: Durability) -> None:
     """If the journals of the run were last written in another boot than ``boot_id``, make what is durable readable; where
-    nothing was flushed, cut them to what fits together and take damaged blobs out of the way. Raises ``JournalFenced``,
-    ``JournalDamaged``, ``JournalFailed``, ``OSError``."""
+    something was not flushed, cut them to what fits together and take damaged blobs out of the way. Raises
+    ``JournalFenced``, ``JournalDamaged``, ``JournalFailed``, ``OSError``."""
     root, blobs = run_dir / "log", FileBlobs(run_dir / "blobs")
     if not root.is_dir():
         return
@@ -46,16 +54,57 @@ def settle_after_loss(run_dir: Path, boot_id: str, durability: Durability) -> No
     opened = {name: holder for name, holder in holders.items() if holder.epoch}
     if all(holder.boot_id == boot_id for holder in opened.values()):
         return
+    log = FileLog(root)
     if durability == "process":
         kept_step = trim_note(run_dir).kept_step
         set_aside(root, objection=objection(blobs, kept_step=kept_step), ground=Grounds(blobs))
-        for digest in list(blobs.digests()):
-            if not _whole(blobs, digest):
-                # Nobody that stands names it; under its own name it would be an error for ever.
-                os.rename(blobs.path(digest), blobs.path(digest).with_name(f".damaged-{digest}"))
-    log = FileLog(root)
+    named = _named(root)
+    # A cut may take a trial's assembling, and then its turns are needed again.
+    while lost := {digest for digest in named.needed() if not _whole(blobs, digest)}:
+        objects = _objection_to_turns(lost)
+        cut = look_through(root, objects)
+        for name in opened.keys() - cut:  # what is wrong with these is not the turns' fault, and said as ever
+            log.open_writer(name).close()
+        set_aside(root, objection=objects, ground=Grounds(blobs))
+        named = _named(root)
+    done_with = named.done_with()
+    for digest in list(blobs.digests()):
+        if digest in done_with:
+            blobs.delete(digest)
+        elif (durability == "process" or digest not in named.durable) and not _whole(blobs, digest):
+            # Nobody that stands names it; under its own name it would be an error for ever.
+            os.rename(blobs.path(digest), blobs.path(digest).with_name(f".damaged-{digest}"))
     for name in opened:  # which notes that this boot has seen to it
         log.open_writer(name).close()
+
+
+def _named(root: Path) -> NamedBlobs:
+    named = NamedBlobs()
+
+    def note(frame: Frame) -> str:
+        for event in map(decode, frame.events):
+            named.fold(event)
+        return ""
+
+    look_through(root, note)
+    return named
+
+
+def _objection_to_turns(lost: Collection[str]) -> Callable[[Frame], str]:
+    """To a frame with a turn whose routing is one of these blobs."""
+
+    def objected(frame: Frame) -> str:
+        for event in map(decode, frame.events):
+            if (
+                isinstance(event, TurnSampled)
+                and event.routing.data.inline is None
+                and event.routing.data.digest in lost
+            ):
+                turn = f"turn {event.turn} of trial {event.trial}"
+                return f"TurnSampled.routing: blob {event.routing.data.digest[:16]}… of {turn} is damaged or missing"
+        return ""
+
+    return objected
 
 
 def cuts_of(run_dir: Path) -> list[JournalCut]:
@@ -75,13 +124,14 @@ def cuts_of(run_dir: Path) -> list[JournalCut]:
 
 
 def objection(blobs: Blobs, *, kept_step: int = 0) -> Callable[[Frame], str]:
-    """Whether a frame names a trajectory whose blob is damaged or missing, or another blob that is damaged. What an actor
-    goes on from is left to ``Grounds``: of all those blobs only the last are needed; and of a trimmed run trajectories of
-    steps before ``kept_step`` are missing on purpose."""
+    """Whether a frame names a trajectory of which a blob (its record, a page) is damaged or missing, or another blob that is
+    damaged. What an actor goes on from is left to ``Grounds``: of all those blobs only the last are needed; turns' routing
+    is volatile, and a matter of its own; and of a trimmed run trajectories of steps before ``kept_step`` are missing on
+    purpose."""
 
     def objected(frame: Frame) -> str:
         for event in map(decode, frame.events):
-            if isinstance(event, GROUNDS):
+            if isinstance(event, (*GROUNDS, TurnSampled)):
                 continue
             for name, payload in payloads_of(event):
                 trajectory = isinstance(event, TrajectoryAssembled) and event.step >= kept_step

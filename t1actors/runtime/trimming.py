@@ -8,8 +8,10 @@ Guarantees:
 - From ``TrimNote.first_step`` on every step stays replayable (``kept_steps``); the note is durable before anything goes.
 - No actor named in the log is kept from going on: a segment stays while it lies at or behind the reading position in the
   oldest snapshot that an actor has, or at or behind the frame of its own.
-- A blob goes only when events of old steps are all that names it, and not while one may be about to. Blobs go before the
-  segments that name them, so a trimming that was interrupted is ended by the next.
+- A blob goes only when events of old steps are all that names it, and not while one may be about to; the routing of turns,
+  which only waits to be in its trial's record, goes when its step is sealed. Blobs go before the segments that name them, so
+  a trimming that was interrupted is ended by the next.
+- Everything is flushed before anything goes, so no lost machine takes the run back to where it would be needed.
 - Readers that are no actors hold nothing back.
 """
 
@@ -27,6 +29,7 @@ from t1actors.events import (
     AnyEvent,
     CriticInitialised,
     StepOpened,
+    TurnSampled,
     UnknownEvent,
     WeightsOffered,
     decode,
@@ -81,6 +84,8 @@ class Trimmer:
     _steps: Steps = field(default_factory=Steps)
     _named: dict[str, int] = field(default_factory=dict[str, int])
     """Blob -> the newest step that an event of names it."""
+    _volatile: dict[str, int] = field(default_factory=dict[str, int])
+    """The same of blobs that turns name."""
     _opened_at: dict[int, int] = field(default_factory=dict[int, int])
     """Step -> the sequence of its StepOpened."""
     _started_at: dict[str, int] = field(default_factory=dict[str, int])
@@ -126,14 +131,14 @@ class Trimmer:
     def carry_out(self, plan: Plan) -> None:
         """Delete. Raises ``OSError``: doing it again goes on."""
         if not plan.empty:
+            # Volatile blobs; with log_durability = "process" also the snapshots, and the frames that they are of.
+            sync_file_system(self.run_dir)
             write_trim_note(self.run_dir, plan.note)
         for digest in plan.blobs:
             if self._old_enough(digest):
                 self._blobs.delete(digest)
                 self._named.pop(digest, None)
-        if plan.beginnings:
-            # With log_durability = "process" nobody flushed the snapshots, nor the frames that they are of.
-            sync_file_system(self.run_dir)
+                self._volatile.pop(digest, None)
         for name, beginning in plan.beginnings.items():
             begin_at(self._log.directory(name), beginning.trimmed)
 
@@ -162,7 +167,10 @@ class Trimmer:
     def _unneeded(self, kept: Kept) -> Iterator[str]:
         first = kept.kept_step
         for digest, step in self._named.items():
-            if step < first and self._old_enough(digest):
+            if step < first and not self._in_play(digest) and self._old_enough(digest):
+                yield digest
+        for digest in self._volatile:
+            if digest not in self._named and not self._in_play(digest) and self._old_enough(digest):
                 yield digest
         stays = {
             p.digest for step in range(first, _end(self._steps)) for p in self._steps.states_of(step)
@@ -171,6 +179,11 @@ class Trimmer:
             for payload in self._steps.states_of(step):
                 if payload.inline is None and payload.digest not in stays and self._old_enough(payload.digest):
                     yield payload.digest
+
+    def _in_play(self, digest: str) -> bool:
+        """Whether a turn of a step that is not sealed yet names it."""
+        step = self._volatile.get(digest)
+        return step is not None and step not in self._steps.sealed
 
     def _old_enough(self, digest: str) -> bool:
         return self._blobs.put_before(digest, time.time() - self.recent_s)
@@ -204,7 +217,8 @@ class Trimmer:
         step = step_of(event)
         for field_name, payload in payloads_of(event):
             if payload.inline is None and not _is_state(event, field_name):
-                self._named[payload.digest] = max(step, self._named.get(payload.digest, -1))
+                named = self._volatile if isinstance(event, TurnSampled) else self._named
+                named[payload.digest] = max(step, named.get(payload.digest, -1))
 
 
 def step_of(event: AnyEvent | UnknownEvent) -> int:

@@ -6,9 +6,10 @@ Guarantees, for a record that ``check`` accepted:
 - m = 1 exactly on the turns' sampled spans, and every such token names the weights version it came from; q = 0 where m = 0;
 - every routing row holds K distinct experts below E, of the *configured* geometry: shapes are stated, never inferred from
   a length;
-- ``encode`` is deterministic, so that the digest names the trajectory. No wall time, path or process enters it.
+- no wall time, path or process enters it.
 
-How turns become a record is ``tito.stitch``; whether it was done rightly is re-checked by ``tito.audit``.
+How turns become a record is ``tito.stitch``; whether it was done rightly is re-checked by ``tito.audit``; how it is stored
+and named is ``tito.stored``.
 
 Shapes: N ids of a chunk, R = N - 1 routing rows, L mixture-of-experts layers, K experts per token, E experts.
 """
@@ -21,8 +22,6 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 import numpy.typing as npt
-
-from t1actors.payloads import digest_of
 
 Ids = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.uint8]
@@ -131,36 +130,15 @@ class ChunkArrays:
 
 
 class TrajectoryRecord(msgspec.Struct, frozen=True, kw_only=True, tag="TrajectoryRecord", tag_field="kind"):
-    """All chunks of a trial. ``temperature`` is what its tokens were sampled at."""
+    """All chunks of a trial. ``temperature`` is what its tokens were sampled at; ``v`` the stored form that it was read from,
+    or is to have: its name is the digest of that."""
 
-    v: int = 1
+    v: int = 2
     trial: str
     index: int
     task: str
     temperature: float
     chunks: tuple[Chunk, ...]
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(TrajectoryRecord)
-
-
-def encode(record: TrajectoryRecord) -> bytes:
-    """The record's MessagePack, a function of its values alone."""
-    return _encoder.encode(record)
-
-
-def decode(raw: bytes | memoryview) -> TrajectoryRecord:
-    """The record in ``raw``; check it before use. Raises ``RecordError``."""
-    try:
-        return _decoder.decode(raw)
-    except msgspec.MsgspecError as error:
-        raise RecordError(f"not a trajectory record: {error}") from error
-
-
-def digest(record: TrajectoryRecord) -> str:
-    """blake3 of the encoded record: the trajectory's name."""
-    return digest_of(encode(record))
 
 
 def chunk_of(

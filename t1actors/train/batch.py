@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from t1actors.tito.record import ChunkArrays, Geometry, RecordError, TrajectoryRecord, check
-from t1actors.tito.record import digest as record_digest
+from t1actors.tito.stored import digest as record_digest
 from t1actors.train.errors import BatchError
 
 

@@ -4,8 +4,9 @@ import anyio
 import msgspec
 import pytest
 
-from t1actors.actors.restoring import OUT_OF_MEMORY, Diverged, History, restore
+from t1actors.actors.restoring import OUT_OF_MEMORY, Diverged, History, Restoring, restore
 from t1actors.events import TurnExecuted
+from t1actors.sandbox.errors import SandboxSealed
 from tests.actors.test_pool import turn
 
 TRIAL = "s0.t0"
@@ -67,6 +68,31 @@ def test_what_shows_something_else_is_named(before, now, turn, recorded, observe
     with pytest.raises(Diverged) as raised:
         restored(history(*before), *now)
     assert (raised.value.turn, raised.value.recorded, raised.value.observed) == (turn, recorded, observed)
+
+
+def test_a_sandbox_that_ran_out_of_memory_and_was_sealed_before_its_pool_died_can_be_sealed_again():
+    """Its shim has no answer for the command that it died of, and lets nothing run any more."""
+    found = history(None)
+    calls: list[str] = []
+
+    async def run(trial: str, turn: int, command: str) -> str | None:
+        raise SandboxSealed(f"sandbox {trial} is sealed")
+
+    async def exists(trial: str) -> None:
+        calls.append("exists")
+
+    async def make_again(trial: str) -> None:
+        raise AssertionError("it is there")
+
+    async def seal() -> bytes:
+        return b"layer"
+
+    async def main() -> None:
+        restoring = Restoring(lambda: found, exists, run, make_again)
+        assert await restoring.inside(TRIAL, seal) == (None, b"layer")
+
+    anyio.run(main)
+    assert calls == ["exists"]
 
 
 def test_a_trial_without_a_sandbox_is_forgotten():

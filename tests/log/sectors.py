@@ -35,6 +35,7 @@ class Disk:
         self._names: dict[Path, dict[str, Path]] = {}
         """By directory: the names that are durable."""
         self._open: set[int] = set()
+        patch.setattr("t1actors.log.blobs._syncfs", self._watched("syncfs", lambda descriptor: None))
         patch.setattr(os, "open", self._opened(os.open))
         patch.setattr(os, "close", self._closed(os.close))
         self._close = os.close
@@ -57,6 +58,9 @@ class Disk:
             result = call(*arguments, **more)
             if name in ("fsync", "fdatasync"):
                 self._flush(place)
+            elif name == "syncfs":
+                for path in (self.root, *self.root.rglob("*")):
+                    self._flush(path)
             elif name in ("rename", "replace"):  # the same file under another name
                 self._flushed[Path(arguments[1])] = self._flushed.pop(place, b"")
             return result

@@ -131,7 +131,7 @@ def test_a_blob_is_flushed_before_it_gets_its_name(tmp_path: Path, monkeypatch: 
     assert steps[-3:] == ["flush file", "rename", "flush directory"]
     steps.clear()
     assert blobs.put(b"data") == digest
-    assert steps == ["flush directory"]
+    assert steps == ["flush file", "flush directory"]  # it may have been put volatile
 
 
 def test_a_store_that_cannot_be_written_says_which_blob_and_where(tmp_path: Path):

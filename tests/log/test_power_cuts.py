@@ -123,6 +123,33 @@ def test_a_writer_that_does_not_flush_is_found_out(tmp_path: Path, monkeypatch: 
     assert not isinstance(found.value, PowerCut)
 
 
+@pytest.mark.parametrize("again", ["put", "put_many", "flush", ""])
+def test_a_volatile_blob_is_durable_once_it_is_put_again_or_all_is_flushed(tmp_path: Path, again: str):
+    draw = random.Random(2)
+    lost = 0
+    for number in range(40):
+        root, after = tmp_path / f"{number}", tmp_path / f"{number}-after"
+        root.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            disk = Disk(root, patch)
+            blobs = FileBlobs(root / "blobs")
+            data = draw.randbytes(3000)
+            digest = blobs.put(data, volatile=True)
+            assert bytes(blobs.get(digest)) == data
+            if again == "put":
+                blobs.put(data)
+            elif again == "put_many":
+                blobs.put_many([data])
+            elif again == "flush":
+                blobs.flush()
+            disk.crash(after, draw)
+        try:
+            FileBlobs(after / "blobs").get(digest)
+        except BlobError:
+            lost += 1
+    assert (lost > 10) if not again else (lost == 0)
+
+
 def test_a_stored_blob_is_there_after_a_power_cut(tmp_path: Path):
     draw = random.Random(1)
     for number in range(60):

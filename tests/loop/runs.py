@@ -20,10 +20,10 @@ from t1actors.events import ActorUpdated, AnyEvent, BatchSealed, TrajectoryAssem
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.filelog import FileLog
 from t1actors.log.merged import merged
-from t1actors.payloads import unpack, unpack_array
+from t1actors.payloads import unpack_array
 from t1actors.runtime.appending import in_thread
 from t1actors.runtime.local import LocalResult, run_local
-from t1actors.tito import record
+from t1actors.tito.stored import load
 
 ACTORS = (
     ("publisher", Publisher),
@@ -93,7 +93,7 @@ def engine_gaps(run_dir: Path, events: Iterable[AnyEvent | UnknownEvent]) -> dic
     for update in events:
         if not isinstance(update, ActorUpdated):
             continue
-        kept = [record.decode(unpack(blobs, assembled[item.trial].record)) for item in sealed[update.step].items]
+        kept = [load(blobs, assembled[item.trial].record) for item in sealed[update.step].items]
         arrays = [chunk.arrays() for trial in kept for chunk in trial.chunks]
         sampler_T = np.concatenate([a.logprobs_N[a.mask_N == 1] for a in arrays])
         trainer_T = np.ascontiguousarray(unpack_array(blobs, update.tokens)[:, 0], dtype=np.float32)

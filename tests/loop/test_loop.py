@@ -25,8 +25,8 @@ from t1actors.events import (
     WeightsPublished,
 )
 from t1actors.log.blobs import FileBlobs
-from t1actors.payloads import unpack, unpack_array
-from t1actors.tito import record
+from t1actors.payloads import unpack_array
+from t1actors.tito.stored import load
 from tests.loop.runs import TinyRun, engine_gaps
 
 
@@ -65,7 +65,7 @@ def test_routing_rows_are_ids_minus_one_and_the_loss_region_holds_what_was_sampl
         sampled.setdefault(turn.trial, []).extend(turn.sampled_ids)
     for trajectory in tiny_run.of(TrajectoryAssembled):
         assert trajectory.drift_in_loss == 0
-        kept = record.decode(unpack(blobs, trajectory.record))
+        kept = load(blobs, trajectory.record)
         ids: list[int] = []
         for chunk in kept.chunks:
             arrays = chunk.arrays()

@@ -48,10 +48,11 @@ from t1actors.events import (
     WeightsPublished,
     encode,
 )
+from t1actors.log.blobs import MemoryBlobs
 from t1actors.log.frame import CommitHead, InputRun
 from t1actors.log.interface import Log
 from t1actors.tito.record import Chunk, TokenSpan, TrajectoryRecord
-from t1actors.tito.record import encode as encode_record
+from t1actors.tito.stored import store
 from t1actors.train.batch import batch_digest
 
 READS = {
@@ -252,7 +253,7 @@ def seal(recorder: Recorder, step: int, purpose: str, passed: Sequence[int]) -> 
             step=step,
             index=n,
             task=f"task-{n}",
-            record=payload(encode_record(record(f"s{step}.t{n}", n))),
+            record=store(record(f"s{step}.t{n}", n), MemoryBlobs()).record,
             reward=count / SCALE,
             ids=12,
             sampled=6,

@@ -31,9 +31,9 @@ from t1actors.events import (
 from t1actors.log.frame import CommitHead
 from t1actors.log.interface import JournalWriter, Log
 from t1actors.models.checkpoint import weights_digest, weights_from_bytes, weights_to_bytes
-from t1actors.payloads import Blobs, digest_of, pack, pack_array, unpack
+from t1actors.payloads import Blobs, pack, pack_array, unpack
 from t1actors.tito.record import TrajectoryRecord
-from t1actors.tito.record import encode as encode_record
+from t1actors.tito.stored import store
 from t1actors.train.actor_step import staleness
 from t1actors.train.batch import Batch, batch_digest
 from t1actors.train.crew import Crew
@@ -192,9 +192,11 @@ def _emit_batch(journals, blobs, step, purpose, version, version_index, records,
     )
     items = []
     for made, reward in zip(records, rewards, strict=True):
-        data = encode_record(made)
-        payload = Payload(digest=blobs.put(data), size_bytes=len(data))
-        items.append(BatchItem(trial=made.trial, index=made.index, trajectory_digest=digest_of(data), reward=reward))
+        stored = store(made, blobs)
+        payload, digest = stored.record, stored.record.digest
+        if payload.inline is not None:  # it is to be a blob although it is small
+            payload = Payload(digest=blobs.put(payload.inline), size_bytes=payload.size_bytes)
+        items.append(BatchItem(trial=made.trial, index=made.index, trajectory_digest=digest, reward=reward))
         journals.emit(
             "assembler",
             TrajectoryAssembled(
@@ -212,6 +214,7 @@ def _emit_batch(journals, blobs, step, purpose, version, version_index, records,
                 drift_in_loss=0,
                 non_canonical_turns=0,
                 end_reason="submitted",
+                pages=stored.pages,
             ),
         )
     journals.emit(

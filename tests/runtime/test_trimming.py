@@ -23,7 +23,9 @@ from tests.replay.synthetic_run import write_run
 def trajectory(step):
     made = example(TrajectoryAssembled)
     gone = Payload(digest=digest_of(b"gone"), size_bytes=4)
-    return type(made)(**{f: getattr(made, f) for f in made.__struct_fields__} | {"step": step, "record": gone})
+    return type(made)(
+        **{f: getattr(made, f) for f in made.__struct_fields__} | {"step": step, "record": gone, "pages": ()}
+    )
 
 
 def test_after_a_loss_a_trajectory_that_was_trimmed_is_no_reason_to_cut_the_log(tmp_path):

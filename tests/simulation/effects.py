@@ -87,9 +87,17 @@ class SimBlobs:
         self._universe = universe
         self._incarnation = incarnation
 
-    def put(self, data):
+    def put(self, data, *, volatile=False):
         with self._universe.running(self._incarnation):
-            return self._universe.fileblobs().put(data)
+            return self._universe.fileblobs().put(data, volatile=volatile)
+
+    def put_many(self, blobs):
+        with self._universe.running(self._incarnation):
+            return self._universe.fileblobs().put_many(blobs)
+
+    def flush(self):
+        with self._universe.running(self._incarnation):
+            self._universe.fileblobs().flush()
 
     def get(self, digest):
         with self._universe.running(self._incarnation):

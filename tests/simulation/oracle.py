@@ -41,6 +41,7 @@ from t1actors.events import (
     WeightsPublished,
     decode,
 )
+from t1actors.log.aside import RESTS_ON_LOST, Aside
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.check import check_blobs, check_journals
 from t1actors.log.filelog import FileLog
@@ -68,6 +69,10 @@ class Oracle:
         self.stop: Callable[[], object] = lambda: None
         """Called at the first fault: there is no need to go on."""
         self.appends = 0
+        self.turns_lost = 0
+        """Cuts because of a turn's routing."""
+        self._flushed = True
+        self._asides: set[tuple[str, str]] = set()
 
     def fault(self, what: str) -> None:
         """Note it: whoever broke the rule may be about to die."""
@@ -105,6 +110,22 @@ class Oracle:
     def lost_power_unflushed(self) -> None:
         """Under ``durability = "process"`` what was acknowledged may be gone after a power cut; what is left must fit."""
         self._acknowledged.clear()
+        self._flushed = False
+
+    def settled(self, asides: Sequence[Aside]) -> None:
+        """What was cut so far at the starts of the run. Where all is flushed only a lost turn is a reason, and what an actor
+        would go on from is always there."""
+        new = [aside for aside in asides if (aside.journal, aside.file) not in self._asides]
+        self._asides |= {(aside.journal, aside.file) for aside in new}
+        if not self._flushed:
+            return
+        for aside in new:
+            self.turns_lost += "TurnSampled.routing" in aside.reason
+            if "TurnSampled.routing" not in aside.reason and aside.reason != RESTS_ON_LOST:
+                self.fault(f"{aside.journal} was cut at {aside.from_sequence} although all was flushed: {aside.reason}")
+            known = self._acknowledged.get(aside.journal, {})
+            for base in [base for base in known if base >= aside.from_sequence]:
+                del known[base]
 
     def acts(self, actor: str, key: str) -> None:
         """An effect is about to be performed."""

@@ -26,6 +26,7 @@ from t1actors.runtime import host
 from t1actors.runtime.committer import Committer
 from t1actors.runtime.intents import Intents
 from t1actors.runtime.snapshots import Taken
+from t1actors.runtime.volatile import NamedBlobs
 from tests.simulation import universe
 
 Patch: TypeAlias = pytest.MonkeyPatch
@@ -69,6 +70,10 @@ def blobs_named_before_they_are_durable(patch: Patch) -> None:
     _after(patch, FileBlobs, lambda blobs: setattr(blobs, "_flushes", False))
 
 
+def lost_turns_are_not_looked_for(patch: Patch) -> None:
+    patch.setattr(NamedBlobs, "needed", lambda self: set())
+
+
 def two_writers_of_one_journal(patch: Patch) -> None:
     patch.setattr(lock, "_take", lambda descriptor: True)
 
@@ -86,9 +91,7 @@ def read_before_others_recovered(patch: Patch) -> None:
 
 def a_cut_that_is_not_consistent(patch: Patch) -> None:
     """Each journal is cut where it is torn; that others rest on what is gone is not asked."""
-    patch.setattr(
-        aside, "greatest_cut", lambda journals, **more: {name: len(marks) for name, marks in journals.items()}
-    )
+    patch.setattr(aside, "greatest_cut", lambda journals, begins: {n: len(marks) for n, marks in journals.items()})
 
 
 def no_hold_back(patch: Patch) -> None:
@@ -191,6 +194,7 @@ PLANTED = (
     Planted(acknowledged_before_it_is_flushed, found_by=0, seeds=20),
     Planted(a_torn_tail_is_called_damage, found_by=0, seeds=20),
     Planted(blobs_named_before_they_are_durable, found_by=0, seeds=20),
+    Planted(lost_turns_are_not_looked_for, found_by=0, seeds=20),
     Planted(two_writers_of_one_journal, found_by=14, seeds=40),
     Planted(read_before_others_recovered, found_by=0, seeds=20),
     Planted(a_cut_that_is_not_consistent, found_by=3, seeds=20),

@@ -84,6 +84,8 @@ class Outcome:
     moments: int
     syscalls: int
     events: int
+    turns_lost: int
+    """Cuts at the starts of a run because a power cut had taken a turn's routing."""
     digest: str
     digests: Digests
 
@@ -140,6 +142,7 @@ def _simulate(seed: int | None, variant: Variant, reference: Outcome | None) -> 
             moments=universe.moments,
             syscalls=universe.syscalls,
             events=len(events),
+            turns_lost=universe.oracle.turns_lost,
             digest=blake3(b"".join(events)).hexdigest(),
             digests=digests(map(decode, events)),
         )

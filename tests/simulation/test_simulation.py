@@ -22,6 +22,10 @@ def test_whatever_dies_whenever_nothing_is_lost_and_nothing_happens_twice(seed: 
     simulate(seed)
 
 
+def test_power_cuts_take_turns_that_are_sampled_again():
+    assert all(simulate(seed).turns_lost for seed in (0, 8, 10))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hundred", range(10))
 def test_a_thousand_seeds(hundred: int):

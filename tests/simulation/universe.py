@@ -20,6 +20,7 @@ import pytest
 
 from t1actors.actors.replicas import replica_names
 from t1actors.config import Config, to_toml
+from t1actors.log.aside import asides_of
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.filelog import SEGMENT_BYTES, FileLog
 from t1actors.log.lock import Holder
@@ -39,6 +40,8 @@ from tests.simulation.oracle import Oracle
 
 ACTORS = ("publisher", "pool", "sampler", "verifier", "assembler", "critic", "actor")
 SMALL_SEGMENT_BYTES = 24 * 1024
+SMALL_PAYLOAD_BYTES = 40
+SMALL_PAGE_ROWS = 24
 MISHAPS = {"run": 0.03, "create": 0.03, "grade": 0.03}
 
 
@@ -117,6 +120,9 @@ class Universe:
         # A held lock is not waited for in real time.
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("t1actors.log.lock._PATIENCE_S", 0.0)
+            # Small as everything here is, the routing of first turns is to be a blob, and that of a record several pages.
+            patch.setattr("t1actors.payloads.INLINE_LIMIT_BYTES", SMALL_PAYLOAD_BYTES)
+            patch.setattr("t1actors.tito.stored.PAGE_ROWS", SMALL_PAGE_ROWS)
             self._switch_on()
             try:
                 yield
@@ -239,6 +245,7 @@ class Universe:
             await incarnation.spend(self.delays.start())
             with self.running(incarnation):
                 settle_after_loss(run_dir, system_clock().boot_id, self.config.run.log_durability)
+                self.oracle.settled(asides_of(run_dir / "log") if (run_dir / "log").is_dir() else [])
                 check_configuration(log, run_dir, self.config)
             with Chronicle(
                 log, clock=self.clock(), code="simulated", appending=appending(self, incarnation)
