@@ -47,6 +47,8 @@ class FileBlobs:
         self.root = root
         self._flushes = durability == "machine"
         self._verified: dict[str, tuple[int, int, int]] = {}
+        self._named: set[Path] = set()
+        """Directories whose names this object has seen to: who made them may have been killed before it did."""
 
     def put(self, data: bytes | memoryview, *, volatile: bool = False) -> str:
         """Store ``data``; returns its digest once it is durable. ``volatile``: nothing is flushed."""
@@ -60,6 +62,7 @@ class FileBlobs:
                 _fsync_file(path)
             if flushes:
                 fsync_directory(path.parent)
+                self._flush_names_of(path.parent)
         except OSError as error:
             raise _unstored(path, error) from error
         return digest
@@ -167,6 +170,12 @@ class FileBlobs:
         except BlobError:
             return False
         return True
+
+    def _flush_names_of(self, directory: Path) -> None:
+        for path in (directory, self.root):
+            if path not in self._named:
+                fsync_directory(path.parent)
+                self._named.add(path)
 
     def _write(self, path: Path, data: bytes | memoryview, *, flush: bool) -> None:
         """A temporary file in the same directory, flushed, then renamed."""

@@ -15,7 +15,7 @@ from t1actors.log.file_writer import Durability, FileJournalWriter
 from t1actors.log.inotify import InotifyWatch
 from t1actors.log.interface import Watch, check_journal_name, names_journal
 from t1actors.log.lock import Holder, JournalLock, holder_in
-from t1actors.log.segments import MAX_SEGMENT_BYTES, end_path, make_directories
+from t1actors.log.segments import MAX_SEGMENT_BYTES, end_path, fsync_directory, make_directories
 from t1actors.log.snapshots import Snapshot, read_snapshots
 from t1actors.log.trimmed import trimmed_of
 
@@ -38,6 +38,8 @@ class FileLog:
         directory = self.directory(name)
         try:
             make_directories(directory)
+            for parent in (directory.parent, self.root.parent):
+                fsync_directory(parent)  # who made them may have been killed before it did
             lock = JournalLock(name, directory)
             try:
                 return FileJournalWriter(

@@ -266,7 +266,7 @@ def _settle(directory: Path, segments: list[int], durable: Position, good: Posit
     try:
         if read_end(descriptor) != good:
             write_end(descriptor, good)
-            os.fsync(descriptor)
+        os.fsync(descriptor)  # always: who wrote it may have been killed before it did
     finally:
         os.close(descriptor)
     fsync_directory(directory)
