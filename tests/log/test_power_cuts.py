@@ -30,8 +30,8 @@ def test_what_a_killed_process_had_not_flushed_its_successor_flushes(tmp_path: P
             disk = Disk(root / "disk0", patch)
             disk.dies_at = death
             try:
-                FileLog(root / "disk0" / "log").open_writer("a").append(CommitHead(), [event([1])])
                 FileBlobs(root / "disk0" / "blobs").put(b"first")
+                FileLog(root / "disk0" / "log").open_writer("a").append(CommitHead(), [event([1])])
             except PowerCut:
                 pass
             disk.dies_at = 0
