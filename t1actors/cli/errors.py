@@ -24,9 +24,9 @@ INTERRUPTED = 130
 
 
 SHORTAGES = {
-    errno.ENOSPC: "the disk is full: free some, or choose another place with --dir",
-    errno.EDQUOT: "the disk quota is used up: free some, or choose another place with --dir",
-    errno.EROFS: "the file system is read-only: choose another place with --dir",
+    errno.ENOSPC: "the disk is full: free some, or choose another place",
+    errno.EDQUOT: "the disk quota is used up: free some, or choose another place",
+    errno.EROFS: "the file system is read-only: choose another place",
     errno.EMFILE: "too many files are open in this process: raise the limit, `ulimit -n 4096`",
     errno.ENFILE: "too many files are open on this machine: see fs.file-max",
     errno.ENOMEM: "memory ran out: free some, or allow more",

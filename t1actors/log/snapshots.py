@@ -89,7 +89,11 @@ def write_snapshot(directory: Path, snapshot: Snapshot, *, flush: bool) -> None:
     os.replace(temporary, path)
     if flush:
         fsync_directory(directory)
-    for old in outlived(snapshot_files(directory), path):
+    gone = outlived(snapshot_files(directory), path)
+    if gone and not flush:
+        # Or a power cut could take the frame that this one is of, and the older ones would be gone already.
+        sync_file_system(directory)
+    for old in gone:
         old.unlink()
 
 

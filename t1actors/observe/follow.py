@@ -12,6 +12,7 @@ from pathlib import Path
 
 from t1actors.events import ActorStarted, RunStarted, RunStopped, decode
 from t1actors.log.causal import CausalReader
+from t1actors.log.errors import Truncated
 from t1actors.log.filelog import FileLog
 from t1actors.log.frame import Frame
 from t1actors.log.interface import Log, Watch
@@ -56,8 +57,9 @@ class RunReader:
         """The next frames; empty when there are none now.
 
         A batch ends at the frame that names a new journal: what comes behind it may rest on that journal, so it is read
-        again with the journal among the sources."""
-        frames = self._reader.poll()
+        again with the journal among the sources. Of a run that trims its journals as it goes on, what was deleted before it was
+        read is left out."""
+        frames = self._poll()
         for n, frame in enumerate(frames):
             self._positions[frame.journal] = frame.next_sequence
             if frame.journal == SUPERVISOR and self._learn(frame):
@@ -65,6 +67,15 @@ class RunReader:
                 self._reader = CausalReader(self._log, positions=self._positions)
                 return frames[: n + 1]
         return frames
+
+    def _poll(self) -> list[Frame]:
+        while True:
+            try:
+                return self._reader.poll()
+            except Truncated as overtaken:
+                self._reader.close()
+                self._positions[overtaken.journal] = overtaken.kept_from
+                self._reader = CausalReader(self._log, positions=self._positions)
 
     def _learn(self, frame: Frame) -> bool:
         """Whether the frame named a journal that was not reader."""

@@ -14,8 +14,10 @@ from t1actors.events import decode
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.filelog import FileLog
 from t1actors.log.frame import CommitHead
+from t1actors.log.interface import JournalFenced
 from t1actors.log.merged import merged
 from t1actors.log.segments import segment_path
+from t1actors.log.sweep import sweep
 from t1actors.payloads import payloads_of
 from tests.observe.recorded import Recorder, half_a_run, whole_run
 
@@ -165,6 +167,21 @@ def test_a_run_that_goes_on_is_not_swept(tmp_path, capsys):
     assert main(["log", "sweep", str(directory)]) == 1
     assert "stop the run first" in capsys.readouterr().err
     recorder.close()
+
+
+def test_a_run_cannot_be_resumed_while_it_is_swept(recorded, monkeypatch):
+    """Its blobs would be there before the events that name them."""
+    log = FileLog(recorded / "log", "process")
+
+    def resumed(swept):
+        for name in swept.journals():
+            with pytest.raises(JournalFenced):
+                log.open_writer(name)
+        return set()
+
+    monkeypatch.setattr("t1actors.log.sweep.named_digests", resumed)
+    sweep(log, FileBlobs(recorded / "blobs"), delete=True)
+    log.open_writer("pool").close()
 
 
 def test_sweep_keeps_what_an_event_of_a_newer_version_names(recorded, capsys):

@@ -14,7 +14,7 @@ from t1actors.log.filelog import FileLog
 from t1actors.log.frame import CommitHead
 from t1actors.log.interface import Snapshot
 from t1actors.log.memory import MemoryLog
-from t1actors.log.snapshots import read_snapshots, snapshot_files, write_snapshot
+from t1actors.log.snapshots import Snapshot, read_snapshots, snapshot_files, write_snapshot
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Wait
 from t1actors.runtime.clock import run_virtual
 from t1actors.runtime.errors import ActorFailed, HostError, leaves
@@ -302,3 +302,19 @@ def test_a_state_that_no_snapshot_could_be_read_into_is_refused(factory, message
     assert isinstance(error, HostError)
     with pytest.raises(HostError, match=message):
         raise error
+
+
+def test_an_old_snapshot_goes_only_when_the_newer_one_and_its_frame_are_on_the_disk(tmp_path, monkeypatch):
+    """Also where nothing else is flushed: of a trimmed journal there is no other beginning."""
+    steps = []
+    monkeypatch.setattr("t1actors.log.snapshots.sync_file_system", lambda path: steps.append(len(snapshot_files(path))))
+    for n in range(3):
+        write_snapshot(tmp_path, snapshot_at(n), flush=False)
+    assert steps == [3]
+    assert len(snapshot_files(tmp_path)) == 2
+
+
+def snapshot_at(n):
+    return Snapshot(
+        base_sequence=n, next_sequence=n + 1, last_frame=b"", code="", shape="", positions={}, vector={}, content=b""
+    )
