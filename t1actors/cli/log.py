@@ -17,7 +17,7 @@ from t1actors.cli.numbers import Whole, at_least
 from t1actors.cli.progress import Progress
 from t1actors.log.archive import excerpt_of
 from t1actors.log.blobs import FileBlobs
-from t1actors.log.check import check_blobs, check_journals, run_digest
+from t1actors.log.check import check_blobs, check_journals, run_digest, unacknowledged
 from t1actors.log.filelog import FileLog
 from t1actors.log.merged import entries, merged
 from t1actors.observe.follow import follow, open_run
@@ -171,6 +171,11 @@ def check(run: RunDirectory) -> int:
         events = invariants.events
     for finding in findings:
         print(f"{finding.severity:<6} {finding.text}")
+    for name, behind in unacknowledged(log).items():
+        print(
+            f"note   {name}: {size(behind)} behind its durable end were not checked; after a lost machine that end may lag: "
+            f"`t1 run --resume {run}` finds out, and puts it right"
+        )
     for name, first in trimmed.items():
         print(f"note   {name}: kept from event {first:,} on; what was before it was trimmed")
     if note.first_step:

@@ -201,6 +201,23 @@ def _segment_sizes(directory: Path) -> dict[int, int]:
     return {n: min(size, end.offset) if n == end.segment else size for n, size in sizes.items() if n <= end.segment}
 
 
+def unacknowledged(log: FileLog) -> dict[str, int]:
+    """By journal that nobody is writing, the bytes behind its durable end that are not zeros: whole frames perhaps, where a
+    machine was lost and the end, which is never flushed, lags; or a torn tail."""
+    found = {name: _behind(log.directory(name)) for name in log.journals() if log.holder(name) is None}
+    return {name: size for name, size in found.items() if size}
+
+
+def _behind(directory: Path) -> int:
+    end = read_end_of(directory) or START
+    total = 0
+    for segment in list_segments(directory):
+        if segment >= end.segment:
+            data = segment_path(directory, segment).read_bytes()
+            total += len(data[end.offset if segment == end.segment else 0 :].rstrip(b"\0"))
+    return total
+
+
 def check_blobs(blobs: FileBlobs, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
     """Every blob whose bytes are not what its name says. ``progress`` hears of blobs: checked, total."""
     problems: list[Problem] = []

@@ -118,9 +118,8 @@ def _durable_end(journal: str, directory: Path, segments: list[int], trimmed: Tr
     first = trimmed.first_segment
     missing = next((n for n, segment in enumerate(segments, first) if segment != n), first + len(segments))
     if missing <= durable.segment and durable != START:
-        raise JournalDamaged(
-            journal, missing, 0, f"segment file is missing: {durable.segment} is the last that was acknowledged"
-        )
+        reason = f"segment file is missing: segment {durable.segment} was acknowledged, up to offset {durable.offset:,}"
+        raise JournalDamaged(journal, missing, 0, reason)
     return durable
 
 

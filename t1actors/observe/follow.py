@@ -57,8 +57,8 @@ class RunReader:
         """The next frames; empty when there are none now.
 
         A batch ends at the frame that names a new journal: what comes behind it may rest on that journal, so it is read
-        again with the journal among the sources. Of a run that trims its journals as it goes on, what was deleted before it was
-        read is left out."""
+        again with the journal among the sources. Of a run that trims its journals as it goes on, what was deleted before it
+        was read is left out."""
         frames = self._poll()
         for n, frame in enumerate(frames):
             self._positions[frame.journal] = frame.next_sequence

@@ -13,8 +13,12 @@ from numpy import float32
 
 from t1actors.events import (
     ActorInitialised,
+    ActorUpdated,
     AnyEvent,
     CriticInitialised,
+    CriticUpdated,
+    Payload,
+    RunFinished,
     TrajectoryAssembled,
     TurnSampled,
     UnknownEvent,
@@ -40,6 +44,9 @@ class References:
         self._findings: list[Finding] = []
         self._turns: dict[str, list[TurnSampled]] = {}
         """What was sampled of trials that are not assembled yet."""
+        self._latest: dict[str, tuple[Entry, Payload]] = {}
+        """The states that the critic and the actor would go on from, by what they are of."""
+        self._finished = False
 
     def apply(self, entry: Entry, event: AnyEvent | UnknownEvent) -> None:
         """Check every payload that the event names."""
@@ -48,6 +55,11 @@ class References:
         trimmed = step_of(event) < self._first_step
         if isinstance(event, TurnSampled) and not trimmed:
             self._turns.setdefault(event.trial, []).append(event)
+        self._finished |= isinstance(event, RunFinished)
+        if isinstance(event, CriticInitialised | CriticUpdated):
+            self._latest["critic"] = entry, event.state
+        if isinstance(event, ActorInitialised | ActorUpdated):
+            self._latest["actor"] = entry, event.state
         whole, record = True, b""
         for name, payload in payloads_of(event):
             what = f"{type(event).__name__}.{name}"
@@ -77,6 +89,14 @@ class References:
         notes = [
             Finding("note", "blobs", 0, f"{count} of {what} are {why}") for what, count in sorted(self._absent.items())
         ]
+        if not self._finished and not self._excerpt:
+            for part, (entry, state) in self._latest.items():
+                if state.inline is None and not self._blobs.has(state.digest):
+                    self._error(
+                        entry,
+                        f"the run cannot go on: the {part}'s latest state, blob {state.digest}, is missing; restore it from "
+                        "a copy of the run",
+                    )
         return [*self._findings, *notes]
 
     def _error(self, entry: Entry, message: str) -> None:

@@ -16,7 +16,7 @@ from t1actors.log.filelog import FileLog
 from t1actors.log.frame import CommitHead
 from t1actors.log.interface import JournalFenced
 from t1actors.log.merged import merged
-from t1actors.log.segments import segment_path
+from t1actors.log.segments import START, end_path, segment_path
 from t1actors.log.sweep import sweep
 from t1actors.payloads import payloads_of
 from tests.observe.recorded import Recorder, half_a_run, whole_run
@@ -193,3 +193,15 @@ def test_sweep_keeps_what_an_event_of_a_newer_version_names(recorded, capsys):
     writer.close()
     assert main(["log", "sweep", str(recorded)]) == 0
     assert sorted(blobs.digests()) == sorted(named[:2])
+
+
+def test_check_says_what_lies_behind_a_durable_end_that_lags(recorded, capsys):
+    assert main(["log", "check", str(recorded)]) == 0
+    assert "behind its durable end" not in capsys.readouterr().out
+    end_path(recorded / "log" / "pool").write_bytes(START.encoded())
+    main(["log", "check", str(recorded)])
+    assert "note   pool:" in (said := capsys.readouterr().out)
+    assert (
+        f"behind its durable end were not checked; after a lost machine that end may lag: `t1 run --resume {recorded}"
+        in said
+    )

@@ -14,7 +14,7 @@ from t1actors.log.filelog import FileLog
 from t1actors.log.frame import CommitHead
 from t1actors.log.interface import Snapshot
 from t1actors.log.memory import MemoryLog
-from t1actors.log.snapshots import Snapshot, read_snapshots, snapshot_files, write_snapshot
+from t1actors.log.snapshots import read_snapshots, snapshot_files, write_snapshot
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Wait
 from t1actors.runtime.clock import run_virtual
 from t1actors.runtime.errors import ActorFailed, HostError, leaves
