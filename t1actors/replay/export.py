@@ -26,15 +26,18 @@ from t1actors.log.aside import RESTS_ON_LOST, set_aside
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.check import check_journals, run_digest
 from t1actors.log.copies import copy_journals
+from t1actors.log.errors import Truncated
 from t1actors.log.filelog import FileLog
 from t1actors.log.sweep import named_digests
-from t1actors.payloads import Blobs
+from t1actors.payloads import BlobError, Blobs
 from t1actors.replay.inputs import ReplayImpossible
 from t1actors.replay.report import ReplayReport
 from t1actors.replay.run import Replayer
+from t1actors.runtime.recovery import SUPERVISOR
 from t1actors.runtime.trim_note import NOTE as TRIM_NOTE
 from t1actors.runtime.trim_note import trim_note
 
+ATTEMPTS = 5
 _OF_NO_USE = frozenset({"log", "blobs", "sandboxes", "graders"})
 """Entries of a run directory that are not copied as they are."""
 
@@ -88,6 +91,17 @@ def export(run: Path, archive: Path, *, step: int | None = None, progress: Progr
     were copied, done and total. Raises ``ExportRefused``, ``LogError``, ``BlobError``, ``OSError``."""
     if archive.exists():
         raise ExportRefused(f"{archive} exists already: name another file, or move it away")
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            return _export(run, archive, step, progress)
+        except (BlobError, FileNotFoundError, Truncated):
+            # A run that goes on may delete what it needs no longer while it is being copied: what is there now fits together.
+            if not left or FileLog(run / "log").holder(SUPERVISOR) is None:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _export(run: Path, archive: Path, step: int | None, progress: Progress | None) -> Archive:
     name = run.resolve().name
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".export-") as folder:
         log = _copied(run, Path(folder) / "log", progress)

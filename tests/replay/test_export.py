@@ -10,6 +10,8 @@ from t1actors.log.check import check_journals, run_digest
 from t1actors.log.filelog import FileLog
 from t1actors.log.frame import CommitHead
 from t1actors.log.segments import segment_path
+from t1actors.payloads import BlobError
+from t1actors.replay import export as export_module
 from t1actors.replay.export import ExportRefused, export
 from t1actors.replay.run import Replayer, replay
 from tests.log.support import event
@@ -88,6 +90,26 @@ def test_a_run_that_goes_on_is_exported_as_far_as_it_fits_together(run, tmp_path
         writer.close()
     assert check_journals(FileLog(there / "log")).problems == []
     assert replay(there, LAST).bit_exact
+
+
+def test_what_a_run_deletes_while_it_is_exported_is_left_out_at_the_next_attempt(run, tmp_path, monkeypatch):
+    named = export_module._named
+    tries = []
+
+    def overtaken(log, blobs):
+        tries.append(1)
+        if len(tries) < 3:
+            raise BlobError("gone just now")
+        return named(log, blobs)
+
+    monkeypatch.setattr(export_module, "_named", overtaken)
+    with pytest.raises(BlobError):  # nobody deletes anything of a run at rest: there it is damage
+        export(run, tmp_path / "whole.tar")
+    writer = FileLog(run / "log", "process").open_writer("supervisor")
+    assert export(run, tmp_path / "whole.tar").path.exists()
+    writer.close()
+    assert len(tries) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["whole.tar"]
 
 
 def test_a_damaged_run_is_refused_with_what_helps(run, tmp_path):
