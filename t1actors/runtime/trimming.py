@@ -7,7 +7,7 @@ is there for every step, and are small.
 Guarantees:
 - From ``TrimNote.first_step`` on every step stays replayable (``kept_steps``); the note is durable before anything goes.
 - No actor named in the log is kept from going on: a segment stays while it lies at or behind the reading position in the
-  oldest snapshot that an actor has, or at or behind the frame of its own.
+  oldest snapshot that its actor could go on from, or at or behind the frame of its own.
 - A blob goes only when events of old steps are all that names it, and not while one may be about to; the routing of turns,
   which only waits to be in its trial's record, goes when its step is sealed. Blobs go before the segments that name them, so
   a trimming that was interrupted is ended by the next.
@@ -43,6 +43,7 @@ from t1actors.log.trimmed import trimmed_of
 from t1actors.payloads import payloads_of
 from t1actors.runtime.kept_steps import Kept, Steps
 from t1actors.runtime.recovery import SUPERVISOR
+from t1actors.runtime.snapshots import overtaken, unfounded
 from t1actors.runtime.trim_note import TrimNote, trim_note, write_trim_note
 
 PUBLISHER = "publisher"
@@ -90,6 +91,8 @@ class Trimmer:
     """Step -> the sequence of its StepOpened."""
     _started_at: dict[str, int] = field(default_factory=dict[str, int])
     """Journal -> the sequence of the first ActorStarted that names it."""
+    _founded: set[tuple[str, int, bytes]] = field(default_factory=set[tuple[str, int, bytes]])
+    """Snapshots of which the journals hold everything: that stays so, for journals are cut at rest only."""
     _readers: dict[str, JournalReader] = field(default_factory=dict[str, JournalReader])
 
     def __post_init__(self) -> None:
@@ -115,7 +118,7 @@ class Trimmer:
         beginnings: dict[str, Beginning] = {}
         held: dict[str, str] = {}
         mark = Mark(PUBLISHER, self._opened_at[kept.kept_step])
-        snapshots = {name: self._log.snapshots(name) for name in self._log.journals() if name != SUPERVISOR}
+        snapshots = {name: self._usable(name) for name in self._log.journals() if name != SUPERVISOR}
         for name in self._log.journals():
             if name.rstrip("0123456789") not in OF_TURNS:
                 continue
@@ -150,9 +153,8 @@ class Trimmer:
         bounds: list[tuple[int, str]] = []
         for actor, kept in snapshots.items():
             if not kept:
-                bounds.append(
-                    (0, f"actor {actor} has no snapshot yet (run.snapshot_events; one is made at a clean stop)")
-                )
+                none = f"actor {actor} has no snapshot yet that it could go on from"
+                bounds.append((0, f"{none} (run.snapshot_events; one is made at a clean stop)"))
                 continue
             oldest = kept[-1]
             why = f"actor {actor} goes on from its snapshot at event {oldest.next_sequence:,}"
@@ -163,6 +165,17 @@ class Trimmer:
             elif oldest.positions.get(SUPERVISOR, 0) <= started:
                 bounds.append((0, why))  # it may yet learn of the journal, and reads it from the start then
         return min(bounds, default=(0, "no actor has a snapshot"))
+
+    def _usable(self, name: str) -> list[Snapshot]:
+        """The snapshots that recovery could begin with, the newest first; whether the code fits is not known here."""
+        found: list[Snapshot] = []
+        for snapshot in self._log.snapshots(name):
+            key = (name, snapshot.next_sequence, snapshot.last_frame)
+            if overtaken(self._log, snapshot) or (key not in self._founded and unfounded(self._log, name, snapshot)):
+                continue
+            self._founded.add(key)
+            found.append(snapshot)
+        return found
 
     def _unneeded(self, kept: Kept) -> Iterator[str]:
         first = kept.kept_step

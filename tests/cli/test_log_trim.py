@@ -1,15 +1,20 @@
 """`t1 log trim` as a person calls it, and what the other commands say of a trimmed run."""
 
+import os
+
 import msgspec
 import pytest
 
 from t1actors.cli.main import main
 from t1actors.events import DiskLow, LogTrimmed
+from t1actors.log.aside import set_aside
 from t1actors.log.filelog import FileLog
+from t1actors.log.segments import read_end_of, segment_path
 from t1actors.log.snapshots import Snapshot, snapshot_files, write_snapshot
 from t1actors.observe.happenings import happenings
 from t1actors.observe.view import RunView
 from t1actors.runtime.trim_note import TrimNote, trim_note, write_trim_note
+from t1actors.runtime.trimming import Trimmer
 from tests.observe.recorded import Recorder, half_a_run, whole_run
 
 SEGMENT_BYTES = 2_000
@@ -188,3 +193,41 @@ def test_the_note_is_read_as_it_was_written(tmp_path):
     assert trim_note(tmp_path) == TrimNote(first_step=0, kept_step=0, steps=0)
     write_trim_note(tmp_path, TrimNote(first_step=5, kept_step=4, steps=3))
     assert trim_note(tmp_path) == TrimNote(first_step=5, kept_step=4, steps=3)
+
+
+def lie(recorded, name):
+    """Snapshots of frames that the journal does not have, as a cut of it once left them."""
+    log = FileLog(recorded / "log")
+    for snapshot in log.snapshots(name):
+        wrong = msgspec.structs.replace(snapshot, last_frame=bytes(32), next_sequence=snapshot.next_sequence + 1)
+        write_snapshot(log.directory(name), wrong, flush=False)
+    return log
+
+
+def test_a_snapshot_of_what_was_cut_off_does_not_count(recorded, capsys):
+    log = lie(recorded, "verifier")
+    assert len(log.snapshots("verifier")) == 2
+    older = log.snapshots("verifier")[1]
+    trimmer = Trimmer(recorded)
+    assert [s.last_frame for s in trimmer._usable("verifier")] == [older.last_frame]
+    trimmer.close()
+    snapshot_files(log.directory("verifier"))[1].unlink()
+    trimmer = Trimmer(recorded)
+    plan = trimmer.plan(1)
+    trimmer.close()
+    assert plan.segment_bytes == 0
+    assert "actor verifier has no snapshot yet that it could go on from" in plan.held["sampler"]
+
+
+def test_a_cut_takes_the_snapshots_of_what_it_cut_off_out_of_the_way(recorded):
+    log = lie(recorded, "verifier")
+    assert set_aside(log.root) == []
+    assert len(log.snapshots("verifier")) == 1
+    directory = log.directory("verifier")
+    assert len(list(directory.glob("aside-snapshot-*.t1s"))) == 1
+    # A frame that goes takes its snapshot with it, and those of actors that had read it.
+    end = read_end_of(log.directory("pool"))
+    os.truncate(segment_path(log.directory("pool"), end.segment), end.offset - 1)
+    assert set_aside(log.root) != []
+    assert log.snapshots("pool") == []
+    assert log.snapshots("verifier") == []
