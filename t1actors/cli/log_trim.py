@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from t1actors.cli.errors import CommandFailed
 from t1actors.cli.log import RunDirectory
 from t1actors.cli.numbers import Whole, at_least
+from t1actors.cli.resume import refuse_excerpt
 from t1actors.observe.follow import open_run
 from t1actors.observe.quantities import size
 from t1actors.runtime.trim_note import trim_note
@@ -32,6 +33,7 @@ def trim(
     """
     at_least(1, "--keep-steps", keep_steps)
     log = open_run(run)
+    refuse_excerpt(run, "be trimmed")
     log.refuse_if_written()
     trimmer = Trimmer(run)
     try:

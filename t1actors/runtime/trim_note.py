@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from t1actors.log.errors import NoteDamaged
 from t1actors.log.segments import fsync_directory
 
 NOTE = "trimmed.json"
@@ -37,11 +38,19 @@ class TrimNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trim_note(run_dir: Path) -> TrimNote:
-    """What was trimmed; of a whole run a note from step 0 on. Raises ``msgspec.DecodeError``."""
+    """What was trimmed; of a whole run a note from step 0 on. Raises ``NoteDamaged``."""
     try:
         return msgspec.json.decode((run_dir / NOTE).read_bytes(), type=TrimNote)
     except FileNotFoundError:
         return TrimNote(first_step=0, kept_step=0, steps=0)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NoteDamaged(run_dir / NOTE, error, advice=_ADVICE) from error
+
+
+_ADVICE = (
+    "it says what was trimmed, without it that would pass for damage: restore it from a copy of the run, or write "
+    '{"first_step": N, "kept_step": N, "steps": 1} to it, N the first step of which you know that nothing is missing'
+)
 
 
 def write_trim_note(run_dir: Path, note: TrimNote) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from t1actors.cli.main import main
 from t1actors.events import DiskLow, LogTrimmed
+from t1actors.log.archive import Exported
 from t1actors.log.aside import set_aside
 from t1actors.log.filelog import FileLog
 from t1actors.log.segments import read_end_of, segment_path
@@ -231,3 +232,28 @@ def test_a_cut_takes_the_snapshots_of_what_it_cut_off_out_of_the_way(recorded):
     assert set_aside(log.root) != []
     assert log.snapshots("pool") == []
     assert log.snapshots("verifier") == []
+
+
+def test_the_archive_of_one_step_is_neither_trimmed_nor_resumed(recorded, capsys):
+    (recorded / "exported.json").write_bytes(msgspec.json.encode(Exported(run="made", digest="d", events=1, step=3)))
+    before = files_of(recorded)
+    for command in (["log", "trim", recorded, "--keep-steps", 1], ["run", "--resume", recorded]):
+        assert "is the archive of step 3 (" in said(capsys, *command, status=1).err
+    assert files_of(recorded) == before
+    (recorded / "exported.json").write_bytes(msgspec.json.encode(Exported(run="made", digest="d", events=1)))
+    said(capsys, "log", "trim", recorded, "--keep-steps", 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"first_step": 3}'])
+def test_a_damaged_note_is_named_with_what_to_do(recorded, capsys, content):
+    said(capsys, "report", recorded)
+    (recorded / "trimmed.json").write_bytes(content)
+    commands = "log check", "report", "replay --all", "run --resume", "log trim --keep-steps 1"
+    for command in commands:
+        words = command.split()
+        place = 2 if words[0] in ("log", "run") else 1
+        error = said(capsys, *words[:place], recorded, *words[place:], status=2 if words[0] == "replay" else 1).err
+        assert f"{recorded / 'trimmed.json'} cannot be read" in error, command
+        assert "restore it from a copy of the run, or write" in error
+        assert error.count("trimmed.json") == 1
+    assert "made" in said(capsys, "runs", recorded.parent).out
