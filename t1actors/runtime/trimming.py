@@ -5,7 +5,8 @@ is. The others stay: they say what the run is, how each trial was graded and wha
 is there for every step, and are small.
 
 Guarantees:
-- From ``TrimNote.first_step`` on every step stays replayable (``kept_steps``); the note is durable before anything goes.
+- From ``TrimNote.first_step`` on every step stays replayable (``kept_steps``); the note is durable before anything goes, but
+  for routing and, where the disk is too full for a note, states of old steps.
 - No actor named in the log is kept from going on: a segment stays while it lies at or behind the reading position in the
   oldest snapshot that its actor could go on from, or at or behind the frame of its own.
 - A blob goes only when events of old steps are all that names it, and not while one may be about to; the routing of turns,
@@ -18,7 +19,7 @@ Guarantees:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,7 +45,7 @@ from t1actors.payloads import payloads_of
 from t1actors.runtime.kept_steps import Kept, Steps
 from t1actors.runtime.recovery import SUPERVISOR
 from t1actors.runtime.snapshots import overtaken, unfounded
-from t1actors.runtime.trim_note import TrimNote, trim_note, write_trim_note
+from t1actors.runtime.trim_note import FULL, TrimNote, trim_note, write_trim_note
 
 PUBLISHER = "publisher"
 OF_TURNS = frozenset({"sampler", "pool"})
@@ -136,14 +137,31 @@ class Trimmer:
         if not plan.empty:
             # Volatile blobs; with log_durability = "process" also the snapshots, and the frames that they are of.
             sync_file_system(self.run_dir)
-            write_trim_note(self.run_dir, plan.note)
-        for digest in plan.blobs:
+            # This needs no note, and on a full disk makes room for it.
+            self._delete(digest for digest in plan.blobs if digest in self._volatile and digest not in self._named)
+            self._write_note(plan)
+        self._delete(plan.blobs)
+        for name, beginning in plan.beginnings.items():
+            begin_at(self._log.directory(name), beginning.trimmed)
+
+    def _write_note(self, plan: Plan) -> None:
+        """On a disk that is full a state goes for it, without which old steps do not replay: nothing else misses it."""
+        ever = {payload.digest for step in self._steps.opened for payload in self._steps.states_of(step)}
+        states = [digest for digest in plan.blobs if digest in ever and digest not in self._named]
+        while True:
+            try:
+                return write_trim_note(self.run_dir, plan.note)
+            except OSError as error:
+                if error.errno not in FULL or not states:
+                    raise
+            self._delete([states.pop()])
+
+    def _delete(self, digests: Iterable[str]) -> None:
+        for digest in digests:
             if self._old_enough(digest):
                 self._blobs.delete(digest)
                 self._named.pop(digest, None)
                 self._volatile.pop(digest, None)
-        for name, beginning in plan.beginnings.items():
-            begin_at(self._log.directory(name), beginning.trimmed)
 
     # --- what must stay ---------------------------------------------------------------------------------------------------
 
