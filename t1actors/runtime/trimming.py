@@ -29,6 +29,7 @@ from t1actors.events import (
     ActorStarted,
     AnyEvent,
     CriticInitialised,
+    RunFinished,
     StepOpened,
     TurnSampled,
     UnknownEvent,
@@ -79,10 +80,12 @@ class Plan:
 class Trimmer:
     """Knows the run's log as far as it has read it; ``plan`` reads on, ``carry_out`` deletes. For one task at a time.
     ``recent_s``: blobs that were put within so many seconds stay for now. Of a run that goes on, a blob may just have been
-    put again, the same bytes as long ago, and the event that names it is still to come."""
+    put again, the same bytes as long ago, and the event that names it is still to come. ``at_rest``: nobody runs the run, so
+    once it is finished no actor of it goes on."""
 
     run_dir: Path
     recent_s: float = 0.0
+    at_rest: bool = False
     _steps: Steps = field(default_factory=Steps)
     _named: dict[str, int] = field(default_factory=dict[str, int])
     """Blob -> the newest step that an event of names it."""
@@ -92,6 +95,7 @@ class Trimmer:
     """Step -> the sequence of its StepOpened."""
     _started_at: dict[str, int] = field(default_factory=dict[str, int])
     """Journal -> the sequence of the first ActorStarted that names it."""
+    _finished: bool = False
     _founded: set[tuple[str, int, bytes]] = field(default_factory=set[tuple[str, int, bytes]])
     """Snapshots of which the journals hold everything: that stays so, for journals are cut at rest only."""
     _readers: dict[str, JournalReader] = field(default_factory=dict[str, JournalReader])
@@ -112,7 +116,7 @@ class Trimmer:
         kept = self._steps.kept(count, replayable=before.first_step, since=before.kept_step)
         note = TrimNote(first_step=kept.first_step, kept_step=kept.kept_step, steps=count)
         last = max(self._steps.opened, default=None)
-        if not kept.kept_step:
+        if kept.kept_step not in self._opened_at or not kept.kept_step:
             return Plan(before, last, {}, (), 0, {})
         blobs = tuple(sorted(self._unneeded(kept)))
         size = sum(self._blobs.size(digest) for digest in blobs)
@@ -167,6 +171,8 @@ class Trimmer:
 
     def _bound(self, name: str, snapshots: dict[str, list[Snapshot]]) -> tuple[int, str]:
         """The first sequence of the journal that an actor still needs in order to go on, and which actor that is."""
+        if self._finished and self.at_rest:
+            return _FOR_EVER, ""
         started = self._started_at.get(name, -1)
         bounds: list[tuple[int, str]] = []
         for actor, kept in snapshots.items():
@@ -241,6 +247,8 @@ class Trimmer:
                 self._opened_at[event.step] = sequence
             case ActorStarted():
                 self._started_at.setdefault(event.journal, sequence)
+            case RunFinished():
+                self._finished = True
             case UnknownEvent():  # of a newer version: who knows what it names, and for how long
                 self._named.update((digest, _FOR_EVER) for digest in digests_in(raw))
             case _:

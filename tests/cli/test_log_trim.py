@@ -6,10 +6,12 @@ import msgspec
 import pytest
 
 from t1actors.cli.main import main
-from t1actors.events import DiskLow, LogTrimmed
+from t1actors.events import DiskLow, LogTrimmed, RunFinished, RunPaused
 from t1actors.log.archive import Exported
 from t1actors.log.aside import set_aside
+from t1actors.log.errors import JournalFenced
 from t1actors.log.filelog import FileLog
+from t1actors.log.lock import last_holder
 from t1actors.log.segments import read_end_of, segment_path
 from t1actors.log.snapshots import Snapshot, snapshot_files, write_snapshot
 from t1actors.observe.happenings import happenings
@@ -59,6 +61,20 @@ def recorded(tmp_path):
     return directory
 
 
+@pytest.fixture
+def stopped(tmp_path):
+    """The same, stopped just before its end."""
+    directory = tmp_path / "runs" / "stopped"
+
+    def write(recorder):
+        recorder.change = lambda event: RunPaused(step=7, session=1) if isinstance(event, RunFinished) else event
+        whole_run(recorder)
+
+    made(directory, write).close()
+    keep_snapshots(directory)
+    return directory
+
+
 def files_of(directory):
     return {path.relative_to(directory): path.stat().st_size for path in directory.rglob("*") if path.is_file()}
 
@@ -94,10 +110,10 @@ def test_a_run_that_has_fewer_steps_is_left_as_it_is(recorded, capsys):
     assert files_of(recorded) == before
 
 
-def test_what_is_old_enough_and_must_stay_is_named_with_the_actor_that_needs_it(recorded, capsys):
-    for path in snapshot_files(recorded / "log" / "verifier"):
+def test_what_is_old_enough_and_must_stay_is_named_with_the_actor_that_needs_it(stopped, capsys):
+    for path in snapshot_files(stopped / "log" / "verifier"):
         path.unlink()
-    out = said(capsys, "log", "trim", recorded, "--keep-steps", 1).out
+    out = said(capsys, "log", "trim", stopped, "--keep-steps", 1).out
     assert "journal sampler: more of it is old enough, and stays: actor verifier has no snapshot yet" in out
 
 
@@ -257,3 +273,44 @@ def test_a_damaged_note_is_named_with_what_to_do(recorded, capsys, content):
         assert "restore it from a copy of the run, or write" in error
         assert error.count("trimmed.json") == 1
     assert "made" in said(capsys, "runs", recorded.parent).out
+
+
+def test_of_a_finished_run_no_actor_holds_anything_back(recorded, capsys):
+    for path in snapshot_files(recorded / "log" / "verifier"):
+        path.unlink()
+    trimmer = Trimmer(recorded)  # its processes may not have ended yet
+    assert "actor verifier has no snapshot" in trimmer.plan(1).held["sampler"]
+    trimmer.close()
+    out = said(capsys, "log", "trim", recorded, "--keep-steps", 1).out
+    assert "journal sampler: kept from event " in out
+    assert "and stays" not in out
+    assert said(capsys, "log", "check", recorded).out.splitlines()[-2].startswith("clean: ")
+
+
+def test_nobody_opens_a_journal_while_it_is_trimmed(stopped, capsys, monkeypatch):
+    log = FileLog(stopped / "log", "process", segment_bytes=SEGMENT_BYTES)
+    before = {name: last_holder(log.directory(name)) for name in log.journals()}
+    carried_out = []
+
+    def carry_out(trimmer, plan):
+        for name in log.journals():
+            with pytest.raises(JournalFenced, match=f'"pid":{os.getpid()}'):
+                log.open_writer(name)
+        assert f"is being run by process {os.getpid()}" in said(capsys, "run", "--resume", stopped, status=1).err
+        carried_out.append(plan)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("t1actors.runtime.trimming.Trimmer.carry_out", carry_out)
+        said(capsys, "log", "trim", stopped, "--keep-steps", 1)
+    assert carried_out
+    assert {name: last_holder(log.directory(name)) for name in log.journals()} == before
+    writer = log.open_writer("pool")
+    assert "stop the run first" in said(capsys, "log", "trim", stopped, "--keep-steps", 1, status=1).err
+    writer.close()
+
+
+def test_a_note_of_steps_that_the_log_does_not_have_deletes_nothing(stopped, capsys):
+    write_trim_note(stopped, TrimNote(first_step=50, kept_step=50, steps=1))
+    before = files_of(stopped)
+    assert "nothing to delete" in said(capsys, "log", "trim", stopped, "--keep-steps", 1).out
+    assert files_of(stopped) == before
