@@ -12,7 +12,7 @@ has the same form. Forms are compared by the schema of the state's type, without
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 import msgspec
@@ -135,6 +135,20 @@ def unfounded(log: Log, name: str, snapshot: Snapshot) -> str:
         return "is of a frame that the journal does not have"
     shorter = next((j for j, n in snapshot.positions.items() if not _reaches(log, j, n)), "")
     return f"has read more of journal {shorter} than there is" if shorter else ""
+
+
+def stranded(log: Log, known: Mapping[str, Iterable[Snapshot]]) -> list[str]:
+    """The journals whose actors could not go on: they need a snapshot, for beginnings of what they read were deleted, and
+    have none that fits what is there. ``known``: snapshots that an actor had in the run that this one was made of: they say
+    what it follows. Raises ``JournalDamaged``."""
+    gone = {journal for journal in log.journals() if log.kept_from(journal)}
+    found: list[str] = []
+    for name in log.journals():
+        followed = {name}.union(*(snapshot.positions for snapshot in known.get(name, ())))
+        fitting = (s for s in log.snapshots(name) if not (overtaken(log, s) or unfounded(log, name, s)))
+        if followed & gone and next(fitting, None) is None:
+            found.append(name)
+    return found
 
 
 def behind(reader: JournalReader, snapshot: Snapshot) -> bool:

@@ -1,16 +1,18 @@
 """`t1 log trim` as a person calls it, and what the other commands say of a trimmed run."""
 
 import os
+import shutil
 
 import msgspec
 import pytest
 
 from t1actors.cli.main import main
-from t1actors.events import DiskLow, LogTrimmed, RunFinished, RunPaused
+from t1actors.events import DiskLow, LogTrimmed, RunFinished, RunPaused, encode
 from t1actors.log.archive import Exported
 from t1actors.log.aside import set_aside
 from t1actors.log.errors import JournalFenced
 from t1actors.log.filelog import FileLog
+from t1actors.log.frame import CommitHead
 from t1actors.log.lock import last_holder
 from t1actors.log.segments import read_end_of, segment_path
 from t1actors.log.snapshots import Snapshot, snapshot_files, write_snapshot
@@ -314,3 +316,34 @@ def test_a_note_of_steps_that_the_log_does_not_have_deletes_nothing(stopped, cap
     before = files_of(stopped)
     assert "nothing to delete" in said(capsys, "log", "trim", stopped, "--keep-steps", 1).out
     assert files_of(stopped) == before
+
+
+def damage_last_frame(directory, name):
+    log = FileLog(directory / "log")
+    end = read_end_of(log.directory(name))
+    path = segment_path(log.directory(name), end.segment)
+    data = bytearray(path.read_bytes())
+    data[end.offset - 1] ^= 1
+    path.write_bytes(data)
+
+
+def test_salvage_says_whether_a_trimmed_run_can_go_on(stopped, tmp_path, capsys):
+    untrimmed = shutil.copytree(stopped, tmp_path / "untrimmed")
+    said(capsys, "log", "trim", stopped, "--keep-steps", 1)
+    # What is behind the snapshots goes: they stand.
+    writer = FileLog(stopped / "log", "process").open_writer("publisher")
+    writer.append(CommitHead(), [encode(RunPaused(step=7, session=1))])
+    writer.close()
+    damage_last_frame(stopped, "publisher")
+    saved = tmp_path / "saved"
+    assert f"`t1 run --resume {saved}` goes on with it" in said(capsys, "log", "salvage", stopped, saved, status=1).out
+    # What they are of goes.
+    for name in ("pool", "publisher"):
+        damage_last_frame(saved, name)
+    out = said(capsys, "log", "salvage", saved, tmp_path / "again", status=1).out
+    assert "it cannot be resumed: the run was trimmed" in out
+    assert "pool, publisher, sampler, verifier fits what is left" in out
+    assert "--resume" not in out
+    # As long as the log is whole no snapshot is needed.
+    damage_last_frame(untrimmed, "pool")
+    assert "goes on with it" in said(capsys, "log", "salvage", untrimmed, tmp_path / "third", status=1).out
