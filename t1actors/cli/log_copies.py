@@ -12,12 +12,15 @@ from t1actors.cli.errors import CommandFailed, WrongUsage
 from t1actors.cli.log import RunDirectory
 from t1actors.cli.numbers import Whole
 from t1actors.cli.progress import Progress
+from t1actors.log.archive import excerpt_of
 from t1actors.log.blobs import FileBlobs
+from t1actors.log.filelog import FileLog
 from t1actors.log.salvage import salvage as salvage_run
 from t1actors.log.sweep import sweep as sweep_blobs
 from t1actors.observe.follow import open_run
 from t1actors.observe.quantities import size
 from t1actors.runtime.loss import Grounds
+from t1actors.runtime.snapshots import stranded
 
 
 def export(
@@ -90,10 +93,23 @@ def salvage(
     if not saved.asides and not saved.bad_blobs:
         print(f"{to}: a whole copy; nothing was damaged")
         return 0
-    print(
-        f"{to}: look at it with `t1 log check {to}`; `t1 run --resume {to}` goes on with it, and does again what is missing"
-    )
+    print(f"{to}: look at it with `t1 log check {to}`; {_what_goes_on(run, to)}")
     return 1
+
+
+def _what_goes_on(run: Path, to: Path) -> str:
+    step = excerpt_of(to)
+    if step is not None:
+        return f"it holds only what step {step} needs, as the archive did that it was made of, and cannot be resumed"
+    log = FileLog(to / "log")
+    before = FileLog(run / "log")
+    actors = stranded(log, {name: before.snapshots(name) for name in log.journals()})
+    if not actors:
+        return f"`t1 run --resume {to}` goes on with it, and does again what is missing"
+    return (
+        f"it cannot be resumed: the run was trimmed, so its actors can only go on from their snapshots, and no snapshot of "
+        f"{', '.join(actors)} fits what is left. What is left can be read and replayed; to go on, use a copy of the run"
+    )
 
 
 def sweep(

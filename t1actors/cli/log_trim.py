@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -9,10 +10,11 @@ from cyclopts import Parameter
 from t1actors.cli.errors import CommandFailed
 from t1actors.cli.log import RunDirectory
 from t1actors.cli.numbers import Whole, at_least
+from t1actors.cli.resume import refuse_excerpt
 from t1actors.observe.follow import open_run
 from t1actors.observe.quantities import size
 from t1actors.runtime.trim_note import trim_note
-from t1actors.runtime.trimming import Trimmer
+from t1actors.runtime.trimming import Plan, Trimmer
 
 
 def trim(
@@ -32,8 +34,15 @@ def trim(
     """
     at_least(1, "--keep-steps", keep_steps)
     log = open_run(run)
-    log.refuse_if_written()
-    trimmer = Trimmer(run)
+    refuse_excerpt(run, "be trimmed")
+    with log.held_at_rest():
+        plan = _trim(run, keep_steps, dry_run=dry_run)
+    for name, why in sorted(plan.held.items()):
+        print(f"journal {name}: more of it is old enough, and stays: {why}")
+
+
+def _trim(run: Path, keep_steps: int, *, dry_run: bool) -> Plan:
+    trimmer = Trimmer(run, at_rest=True)
     try:
         plan = trimmer.plan(keep_steps)
         before = trim_note(run)
@@ -53,5 +62,4 @@ def trim(
         raise CommandFailed(f"{run}: {error}; nothing was harmed: `t1 log trim` goes on where it stopped") from error
     finally:
         trimmer.close()
-    for name, why in sorted(plan.held.items()):
-        print(f"journal {name}: more of it is old enough, and stays: {why}")
+    return plan

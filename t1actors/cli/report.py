@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from t1actors.cli.errors import CommandFailed, WrongUsage
 from t1actors.cli.numbers import Whole
 from t1actors.cli.reporting import report_with_progress
+from t1actors.log.errors import NoteDamaged
 from t1actors.observe.figures import Figures
 from t1actors.observe.quantities import duration, figure, percent
 from t1actors.runtime.trim_note import trim_note
@@ -88,7 +89,7 @@ def _row(path: Path) -> str:
     held = f"{percent(f.heldout_before)} > {percent(f.heldout_after)}"
     try:
         note = trim_note(path)
-    except msgspec.DecodeError:
+    except NoteDamaged:
         note = None
     if note is not None and note.first_step:
         state += f"; trimmed, steps from {note.first_step} on replay"

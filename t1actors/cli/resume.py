@@ -17,6 +17,7 @@ from t1kernels.hashes import differences, known
 from t1actors.cli.errors import CommandFailed
 from t1actors.cli.preflight import check_unchanged
 from t1actors.config import Config, from_toml, read_text
+from t1actors.log.archive import excerpt_of
 from t1actors.log.file_writer import Durability
 from t1actors.log.filelog import FileLog
 from t1actors.observe.follow import SUPERVISOR, open_run, read_run
@@ -28,6 +29,7 @@ from t1actors.runtime.clock import system_clock
 from t1actors.runtime.fingerprint import code_version, environment
 from t1actors.runtime.loss import settle_after_loss
 from t1actors.runtime.numerics import FIXES, KernelsLacking, first_start
+from t1actors.runtime.trim_note import trim_note
 from t1actors.tasks.choice import read_choice
 
 
@@ -75,6 +77,8 @@ def find_stopped_run(given: Path) -> StoppedRun:
         raise CommandFailed(
             f"{run_dir} is being run by process {holder.pid}; wait for it, or stop it (Ctrl-C there, or `kill {holder.pid}`)"
         )
+    refuse_excerpt(run_dir, "be resumed")
+    trim_note(run_dir)  # or it is found damaged in the middle of it
     # First, or what the machine's loss left can't be read: of a young run perhaps not even its configuration, in the log.
     settle_after_loss(run_dir, system_clock().boot_id, _durability(run_dir, log))
     view = read_run(run_dir)
@@ -91,6 +95,16 @@ def find_stopped_run(given: Path) -> StoppedRun:
         check_unchanged(config, choice)
     lines = (*_where(view), *_different(view))
     return StoppedRun(run_dir, config, view.sessions, view.kernels, view.numerics, lines)
+
+
+def refuse_excerpt(run_dir: Path, what: str) -> None:
+    """Raises ``CommandFailed`` when the directory holds no more of its run than one step; ``NoteDamaged``."""
+    step = excerpt_of(run_dir)
+    if step is not None:
+        raise CommandFailed(
+            f"{run_dir} cannot {what}: it is the archive of step {step} (`t1 log export --step {step}`) and holds only what "
+            f"that step needs; `t1 replay {run_dir} --step {step}` replays it"
+        )
 
 
 def shown(path: Path) -> Path:

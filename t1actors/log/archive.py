@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from t1actors.log.errors import NoteDamaged
+
 NOTE = "exported.json"
 
 
@@ -20,8 +22,10 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def excerpt_of(run: Path) -> int | None:
-    """The step that the run directory was cut down to; None: to none. Raises ``msgspec.DecodeError``."""
+    """The step that the run directory was cut down to; None: to none. Raises ``NoteDamaged``."""
     try:
         return msgspec.json.decode((run / NOTE).read_bytes(), type=Exported).step
     except FileNotFoundError:
         return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NoteDamaged(run / NOTE, error, advice="it says what the archive holds: unpack that again") from error

@@ -5,7 +5,8 @@ journal is read from its start to its first bad or missing frame; of what is who
 (``log.cut``); the bytes behind it go to ``aside-<sequence>.bin`` in the journal's directory, as they were, and what they
 are to ``aside-<sequence>.json``.
 
-Guarantees: afterwards every journal opens, and every frame rests on frames that are there. What is set aside is durable
+Guarantees: afterwards every journal opens, and every frame rests on frames that are there; snapshots of what is not there
+any more are no snapshots any more (``aside-snapshot-<sequence>.t1s``). What is set aside is durable
 before anything is cut off, so a crash in between loses nothing, and doing it again ends it. All journals are locked
 meanwhile: ``JournalFenced`` when one is being written.
 """
@@ -13,7 +14,7 @@ meanwhile: ``JournalFenced`` when one is being written.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,7 @@ from t1actors.log.segments import (
     write_end,
     written_bytes,
 )
+from t1actors.log.snapshots import decode_snapshot, snapshot_files
 from t1actors.log.trimmed import WHOLE, Trimmed, kept_segments, trimmed_of
 
 
@@ -73,6 +75,7 @@ class _Whole:
     marks: list[Mark] = field(default_factory=list[Mark])
     refused: bool = False
     """It is the caller's objection that ends them."""
+    digests: list[bytes] = field(default_factory=list[bytes])
     ends: list[Position] = field(default_factory=list[Position])
     grounds: list[bool | None] = field(default_factory=list[bool | None])
     reason: str = ""
@@ -120,7 +123,9 @@ def set_aside(
         kept = _kept(journals)
         # First all is written down, then all is cut.
         asides = [_write_aside(directory, journals[directory.name], kept[directory.name]) for directory in directories]
+        ends = {name: whole.next_sequence(kept[name]) for name, whole in journals.items()}
         for directory in directories:
+            _move_snapshots(directory, set(journals[directory.name].digests[: kept[directory.name]]), ends)
             _cut(directory, journals[directory.name].end(kept[directory.name]))
     return [aside for aside in asides if aside is not None]
 
@@ -189,6 +194,7 @@ def _read(directory: Path, objection: Callable[[Frame], str], ground: Callable[[
                     return found
                 digest, chained = frame_digest(data[offset : header.end]), chained or bool(frame.head.previous)
                 offset, sealed, following, epoch = header.end, header.seals, header.next_sequence, header.epoch
+                found.digests.append(digest)
                 found.marks.append(Mark(following, frame.head.vector))
                 found.ends.append(Position(segment, offset))
                 found.grounds.append(ground(frame))
@@ -235,6 +241,17 @@ def _write_aside(directory: Path, whole: _Whole, count: int) -> Aside | None:
             os.fsync(file.fileno())
     fsync_directory(directory)
     return aside
+
+
+def _move_snapshots(directory: Path, frames: Collection[bytes], ends: Mapping[str, int]) -> None:
+    """Take snapshots out of the way that are of another frame than ``frames``, or have read more than there is."""
+    for path in snapshot_files(directory):
+        snapshot = decode_snapshot(path.read_bytes())
+        if snapshot is None:
+            continue  # nobody reads it
+        ahead = any(position > ends.get(journal, 0) for journal, position in snapshot.positions.items())
+        if ahead or snapshot.last_frame not in frames:
+            os.replace(path, path.with_name(f"aside-{path.name}"))
 
 
 def _cut(directory: Path, good: Position) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class LogError(Exception):
     """Base of this folder's errors (a blob's trouble is ``payloads.BlobError``)."""
@@ -52,6 +54,13 @@ class JournalFailed(LogError):
 
 class LogIncomplete(LogError):
     """A frame rests on a frame that no journal holds."""
+
+
+class NoteDamaged(LogError):
+    """A file beside the log that says what the run directory holds cannot be read."""
+
+    def __init__(self, path: Path, reason: object, *, advice: str) -> None:
+        super().__init__(f"{path} cannot be read ({reason}); {advice}")
 
 
 class WatchUnavailable(LogError):

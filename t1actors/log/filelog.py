@@ -5,9 +5,12 @@ Guarantees the interface's contract among all processes of one machine. Nothing 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import os
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+
+import msgspec
 
 from t1actors.log.errors import JournalDamaged, JournalFailed, JournalFenced
 from t1actors.log.file_reader import FileJournalReader
@@ -97,6 +100,21 @@ class FileLog:
             holder = self.holder(name)
             if holder is not None:
                 raise JournalFenced(f"journal {name}: process {holder.pid} is writing it; stop the run first")
+
+    @contextmanager
+    def held_at_rest(self) -> Generator[None]:
+        """For tools that change a log at rest: every journal is locked for the block, and the locks name this process.
+        Raises ``JournalFenced`` naming who writes one, ``JournalDamaged``, ``OSError``."""
+        self.refuse_if_written()
+        with ExitStack() as held:
+            for name in self.journals():
+                lock = JournalLock(name, self.directory(name))
+                held.callback(lock.release)
+                # The epoch and the boot stay: nothing was written in this one. On a full disk it may not work: no matter.
+                with suppress(OSError):
+                    lock.remember(msgspec.structs.replace(lock.previous, pid=os.getpid()))
+                    held.callback(lock.remember, lock.previous)
+            yield
 
     def directory(self, name: str) -> Path:
         """Where the journal's files are. For tools."""

@@ -75,11 +75,15 @@ def write_trimmed(directory: Path, trimmed: Trimmed) -> None:
     """Durable when it returns. Raises ``OSError``."""
     path = trimmed_path(directory)
     temporary = path.with_name(f".{path.name}")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.encode(msgspec.structs.replace(trimmed, check=trimmed.checked())) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.encode(msgspec.structs.replace(trimmed, check=trimmed.checked())) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     fsync_directory(directory)
 
 

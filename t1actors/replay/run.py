@@ -24,7 +24,7 @@ from t1kernels.native import NativeUnavailable
 
 from t1actors.config import ConfigError, KernelsName, TrainConfig
 from t1actors.log.blobs import FileBlobs
-from t1actors.log.errors import LogError
+from t1actors.log.errors import LogError, NoteDamaged
 from t1actors.log.filelog import FileLog
 from t1actors.payloads import Blobs
 from t1actors.replay.chain import Chain, Edit, recorded_trajectories
@@ -74,6 +74,8 @@ class Replayer:
                 total = log.events()
                 inputs = read_inputs(log, lambda done: progress(done, total))
             trimmed = trimmed or trim_note(log.root.parent)
+        except NoteDamaged as error:
+            raise ReplayImpossible(str(error)) from error
         except (LogError, ConfigError, msgspec.DecodeError) as error:
             raise ReplayImpossible(f"{log.root.parent}: {error}") from error
         return cls(inputs, blobs, trimmed)

@@ -12,7 +12,7 @@ has the same form. Forms are compared by the schema of the state's type, without
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 import msgspec
@@ -107,12 +107,8 @@ def beginning(log: Log, name: str, *, code: str, form: str) -> Snapshot | None:
             refused.append(f"{what} was written by the code version {snapshot.code}")
         elif snapshot.shape != form:
             refused.append(f"{what} has a state of another form, by the code version {snapshot.code}")
-        elif any(snapshot.positions.get(journal, log.kept_from(journal)) < log.kept_from(journal) for journal in gone):
-            refused.append(f"{what} is older than what other journals still have")
-        elif not _in_journal(log, name, snapshot):
-            refused.append(f"{what} is of a frame that the journal does not have")
-        elif shorter := next((j for j, n in snapshot.positions.items() if not _reaches(log, j, n)), ""):
-            refused.append(f"{what} has read more of journal {shorter} than there is")
+        elif unfit := overtaken(log, snapshot) or unfounded(log, name, snapshot):
+            refused.append(f"{what} {unfit}")
         else:
             return snapshot
     if log.kept_from(name) == 0:
@@ -122,6 +118,37 @@ def beginning(log: Log, name: str, *, code: str, form: str) -> Snapshot | None:
         f"journal {name} is kept from event {log.kept_from(name):,} on, so its actor can only go on from a snapshot, and "
         f"none can be used: {reasons}. Resume with the code version that wrote it, or from a copy of the run"
     )
+
+
+def overtaken(log: Log, snapshot: Snapshot) -> str:
+    """Why recovery could not read on from where the snapshot's actor was, or nothing. Raises ``JournalDamaged``."""
+    starts = {journal: log.kept_from(journal) for journal in log.journals()}
+    if any(snapshot.positions.get(journal, start) < start for journal, start in starts.items()):
+        return "is older than what other journals still have"
+    return ""
+
+
+def unfounded(log: Log, name: str, snapshot: Snapshot) -> str:
+    """Why the snapshot is of something that the journals do not hold (they were cut back since), or nothing. Raises
+    ``JournalDamaged``."""
+    if not _in_journal(log, name, snapshot):
+        return "is of a frame that the journal does not have"
+    shorter = next((j for j, n in snapshot.positions.items() if not _reaches(log, j, n)), "")
+    return f"has read more of journal {shorter} than there is" if shorter else ""
+
+
+def stranded(log: Log, known: Mapping[str, Iterable[Snapshot]]) -> list[str]:
+    """The journals whose actors could not go on: they need a snapshot, for beginnings of what they read were deleted, and
+    have none that fits what is there. ``known``: snapshots that an actor had in the run that this one was made of: they say
+    what it follows. Raises ``JournalDamaged``."""
+    gone = {journal for journal in log.journals() if log.kept_from(journal)}
+    found: list[str] = []
+    for name in log.journals():
+        followed = {name}.union(*(snapshot.positions for snapshot in known.get(name, ())))
+        fitting = (s for s in log.snapshots(name) if not (overtaken(log, s) or unfounded(log, name, s)))
+        if followed & gone and next(fitting, None) is None:
+            found.append(name)
+    return found
 
 
 def behind(reader: JournalReader, snapshot: Snapshot) -> bool:

@@ -5,9 +5,10 @@ is. The others stay: they say what the run is, how each trial was graded and wha
 is there for every step, and are small.
 
 Guarantees:
-- From ``TrimNote.first_step`` on every step stays replayable (``kept_steps``); the note is durable before anything goes.
+- From ``TrimNote.first_step`` on every step stays replayable (``kept_steps``); the note is durable before anything goes, but
+  for routing and, where the disk is too full for a note, states of old steps.
 - No actor named in the log is kept from going on: a segment stays while it lies at or behind the reading position in the
-  oldest snapshot that an actor has, or at or behind the frame of its own.
+  oldest snapshot that its actor could go on from, or at or behind the frame of its own.
 - A blob goes only when events of old steps are all that names it, and not while one may be about to; the routing of turns,
   which only waits to be in its trial's record, goes when its step is sealed. Blobs go before the segments that name them, so
   a trimming that was interrupted is ended by the next.
@@ -18,7 +19,7 @@ Guarantees:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from t1actors.events import (
     ActorStarted,
     AnyEvent,
     CriticInitialised,
+    RunFinished,
     StepOpened,
     TurnSampled,
     UnknownEvent,
@@ -43,7 +45,8 @@ from t1actors.log.trimmed import trimmed_of
 from t1actors.payloads import payloads_of
 from t1actors.runtime.kept_steps import Kept, Steps
 from t1actors.runtime.recovery import SUPERVISOR
-from t1actors.runtime.trim_note import TrimNote, trim_note, write_trim_note
+from t1actors.runtime.snapshots import overtaken, unfounded
+from t1actors.runtime.trim_note import FULL, TrimNote, trim_note, write_trim_note
 
 PUBLISHER = "publisher"
 OF_TURNS = frozenset({"sampler", "pool"})
@@ -77,10 +80,12 @@ class Plan:
 class Trimmer:
     """Knows the run's log as far as it has read it; ``plan`` reads on, ``carry_out`` deletes. For one task at a time.
     ``recent_s``: blobs that were put within so many seconds stay for now. Of a run that goes on, a blob may just have been
-    put again, the same bytes as long ago, and the event that names it is still to come."""
+    put again, the same bytes as long ago, and the event that names it is still to come. ``at_rest``: nobody runs the run, so
+    once it is finished no actor of it goes on."""
 
     run_dir: Path
     recent_s: float = 0.0
+    at_rest: bool = False
     _steps: Steps = field(default_factory=Steps)
     _named: dict[str, int] = field(default_factory=dict[str, int])
     """Blob -> the newest step that an event of names it."""
@@ -90,6 +95,9 @@ class Trimmer:
     """Step -> the sequence of its StepOpened."""
     _started_at: dict[str, int] = field(default_factory=dict[str, int])
     """Journal -> the sequence of the first ActorStarted that names it."""
+    _finished: bool = False
+    _founded: set[tuple[str, int, bytes]] = field(default_factory=set[tuple[str, int, bytes]])
+    """Snapshots of which the journals hold everything: that stays so, for journals are cut at rest only."""
     _readers: dict[str, JournalReader] = field(default_factory=dict[str, JournalReader])
 
     def __post_init__(self) -> None:
@@ -108,14 +116,14 @@ class Trimmer:
         kept = self._steps.kept(count, replayable=before.first_step, since=before.kept_step)
         note = TrimNote(first_step=kept.first_step, kept_step=kept.kept_step, steps=count)
         last = max(self._steps.opened, default=None)
-        if not kept.kept_step:
+        if kept.kept_step not in self._opened_at or not kept.kept_step:
             return Plan(before, last, {}, (), 0, {})
         blobs = tuple(sorted(self._unneeded(kept)))
         size = sum(self._blobs.size(digest) for digest in blobs)
         beginnings: dict[str, Beginning] = {}
         held: dict[str, str] = {}
         mark = Mark(PUBLISHER, self._opened_at[kept.kept_step])
-        snapshots = {name: self._log.snapshots(name) for name in self._log.journals() if name != SUPERVISOR}
+        snapshots = {name: self._usable(name) for name in self._log.journals() if name != SUPERVISOR}
         for name in self._log.journals():
             if name.rstrip("0123456789") not in OF_TURNS:
                 continue
@@ -133,26 +141,44 @@ class Trimmer:
         if not plan.empty:
             # Volatile blobs; with log_durability = "process" also the snapshots, and the frames that they are of.
             sync_file_system(self.run_dir)
-            write_trim_note(self.run_dir, plan.note)
-        for digest in plan.blobs:
+            # This needs no note, and on a full disk makes room for it.
+            self._delete(digest for digest in plan.blobs if digest in self._volatile and digest not in self._named)
+            self._write_note(plan)
+        self._delete(plan.blobs)
+        for name, beginning in plan.beginnings.items():
+            begin_at(self._log.directory(name), beginning.trimmed)
+
+    def _write_note(self, plan: Plan) -> None:
+        """On a disk that is full a state goes for it, without which old steps do not replay: nothing else misses it."""
+        ever = {payload.digest for step in self._steps.opened for payload in self._steps.states_of(step)}
+        states = [digest for digest in plan.blobs if digest in ever and digest not in self._named]
+        while True:
+            try:
+                return write_trim_note(self.run_dir, plan.note)
+            except OSError as error:
+                if error.errno not in FULL or not states:
+                    raise
+            self._delete([states.pop()])
+
+    def _delete(self, digests: Iterable[str]) -> None:
+        for digest in digests:
             if self._old_enough(digest):
                 self._blobs.delete(digest)
                 self._named.pop(digest, None)
                 self._volatile.pop(digest, None)
-        for name, beginning in plan.beginnings.items():
-            begin_at(self._log.directory(name), beginning.trimmed)
 
     # --- what must stay ---------------------------------------------------------------------------------------------------
 
     def _bound(self, name: str, snapshots: dict[str, list[Snapshot]]) -> tuple[int, str]:
         """The first sequence of the journal that an actor still needs in order to go on, and which actor that is."""
+        if self._finished and self.at_rest:
+            return _FOR_EVER, ""
         started = self._started_at.get(name, -1)
         bounds: list[tuple[int, str]] = []
         for actor, kept in snapshots.items():
             if not kept:
-                bounds.append(
-                    (0, f"actor {actor} has no snapshot yet (run.snapshot_events; one is made at a clean stop)")
-                )
+                none = f"actor {actor} has no snapshot yet that it could go on from"
+                bounds.append((0, f"{none} (run.snapshot_events; one is made at a clean stop)"))
                 continue
             oldest = kept[-1]
             why = f"actor {actor} goes on from its snapshot at event {oldest.next_sequence:,}"
@@ -163,6 +189,17 @@ class Trimmer:
             elif oldest.positions.get(SUPERVISOR, 0) <= started:
                 bounds.append((0, why))  # it may yet learn of the journal, and reads it from the start then
         return min(bounds, default=(0, "no actor has a snapshot"))
+
+    def _usable(self, name: str) -> list[Snapshot]:
+        """The snapshots that recovery could begin with, the newest first; whether the code fits is not known here."""
+        found: list[Snapshot] = []
+        for snapshot in self._log.snapshots(name):
+            key = (name, snapshot.next_sequence, snapshot.last_frame)
+            if overtaken(self._log, snapshot) or (key not in self._founded and unfounded(self._log, name, snapshot)):
+                continue
+            self._founded.add(key)
+            found.append(snapshot)
+        return found
 
     def _unneeded(self, kept: Kept) -> Iterator[str]:
         first = kept.kept_step
@@ -210,6 +247,8 @@ class Trimmer:
                 self._opened_at[event.step] = sequence
             case ActorStarted():
                 self._started_at.setdefault(event.journal, sequence)
+            case RunFinished():
+                self._finished = True
             case UnknownEvent():  # of a newer version: who knows what it names, and for how long
                 self._named.update((digest, _FOR_EVER) for digest in digests_in(raw))
             case _:

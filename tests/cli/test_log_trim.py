@@ -1,15 +1,25 @@
 """`t1 log trim` as a person calls it, and what the other commands say of a trimmed run."""
 
+import os
+import shutil
+
 import msgspec
 import pytest
 
 from t1actors.cli.main import main
-from t1actors.events import DiskLow, LogTrimmed
+from t1actors.events import DiskLow, LogTrimmed, RunFinished, RunPaused, encode
+from t1actors.log.archive import Exported
+from t1actors.log.aside import set_aside
+from t1actors.log.errors import JournalFenced
 from t1actors.log.filelog import FileLog
+from t1actors.log.frame import CommitHead
+from t1actors.log.lock import last_holder
+from t1actors.log.segments import read_end_of, segment_path
 from t1actors.log.snapshots import Snapshot, snapshot_files, write_snapshot
 from t1actors.observe.happenings import happenings
 from t1actors.observe.view import RunView
 from t1actors.runtime.trim_note import TrimNote, trim_note, write_trim_note
+from t1actors.runtime.trimming import Trimmer
 from tests.observe.recorded import Recorder, half_a_run, whole_run
 
 SEGMENT_BYTES = 2_000
@@ -53,6 +63,20 @@ def recorded(tmp_path):
     return directory
 
 
+@pytest.fixture
+def stopped(tmp_path):
+    """The same, stopped just before its end."""
+    directory = tmp_path / "runs" / "stopped"
+
+    def write(recorder):
+        recorder.change = lambda event: RunPaused(step=7, session=1) if isinstance(event, RunFinished) else event
+        whole_run(recorder)
+
+    made(directory, write).close()
+    keep_snapshots(directory)
+    return directory
+
+
 def files_of(directory):
     return {path.relative_to(directory): path.stat().st_size for path in directory.rglob("*") if path.is_file()}
 
@@ -88,10 +112,10 @@ def test_a_run_that_has_fewer_steps_is_left_as_it_is(recorded, capsys):
     assert files_of(recorded) == before
 
 
-def test_what_is_old_enough_and_must_stay_is_named_with_the_actor_that_needs_it(recorded, capsys):
-    for path in snapshot_files(recorded / "log" / "verifier"):
+def test_what_is_old_enough_and_must_stay_is_named_with_the_actor_that_needs_it(stopped, capsys):
+    for path in snapshot_files(stopped / "log" / "verifier"):
         path.unlink()
-    out = said(capsys, "log", "trim", recorded, "--keep-steps", 1).out
+    out = said(capsys, "log", "trim", stopped, "--keep-steps", 1).out
     assert "journal sampler: more of it is old enough, and stays: actor verifier has no snapshot yet" in out
 
 
@@ -188,3 +212,138 @@ def test_the_note_is_read_as_it_was_written(tmp_path):
     assert trim_note(tmp_path) == TrimNote(first_step=0, kept_step=0, steps=0)
     write_trim_note(tmp_path, TrimNote(first_step=5, kept_step=4, steps=3))
     assert trim_note(tmp_path) == TrimNote(first_step=5, kept_step=4, steps=3)
+
+
+def lie(recorded, name):
+    """Snapshots of frames that the journal does not have, as a cut of it once left them."""
+    log = FileLog(recorded / "log")
+    for snapshot in log.snapshots(name):
+        wrong = msgspec.structs.replace(snapshot, last_frame=bytes(32), next_sequence=snapshot.next_sequence + 1)
+        write_snapshot(log.directory(name), wrong, flush=False)
+    return log
+
+
+def test_a_snapshot_of_what_was_cut_off_does_not_count(recorded, capsys):
+    log = lie(recorded, "verifier")
+    assert len(log.snapshots("verifier")) == 2
+    older = log.snapshots("verifier")[1]
+    trimmer = Trimmer(recorded)
+    assert [s.last_frame for s in trimmer._usable("verifier")] == [older.last_frame]
+    trimmer.close()
+    snapshot_files(log.directory("verifier"))[1].unlink()
+    trimmer = Trimmer(recorded)
+    plan = trimmer.plan(1)
+    trimmer.close()
+    assert plan.segment_bytes == 0
+    assert "actor verifier has no snapshot yet that it could go on from" in plan.held["sampler"]
+
+
+def test_a_cut_takes_the_snapshots_of_what_it_cut_off_out_of_the_way(recorded):
+    log = lie(recorded, "verifier")
+    assert set_aside(log.root) == []
+    assert len(log.snapshots("verifier")) == 1
+    directory = log.directory("verifier")
+    assert len(list(directory.glob("aside-snapshot-*.t1s"))) == 1
+    # A frame that goes takes its snapshot with it, and those of actors that had read it.
+    end = read_end_of(log.directory("pool"))
+    os.truncate(segment_path(log.directory("pool"), end.segment), end.offset - 1)
+    assert set_aside(log.root) != []
+    assert log.snapshots("pool") == []
+    assert log.snapshots("verifier") == []
+
+
+def test_the_archive_of_one_step_is_neither_trimmed_nor_resumed(recorded, capsys):
+    (recorded / "exported.json").write_bytes(msgspec.json.encode(Exported(run="made", digest="d", events=1, step=3)))
+    before = files_of(recorded)
+    for command in (["log", "trim", recorded, "--keep-steps", 1], ["run", "--resume", recorded]):
+        assert "is the archive of step 3 (" in said(capsys, *command, status=1).err
+    assert files_of(recorded) == before
+    (recorded / "exported.json").write_bytes(msgspec.json.encode(Exported(run="made", digest="d", events=1)))
+    said(capsys, "log", "trim", recorded, "--keep-steps", 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"first_step": 3}'])
+def test_a_damaged_note_is_named_with_what_to_do(recorded, capsys, content):
+    said(capsys, "report", recorded)
+    (recorded / "trimmed.json").write_bytes(content)
+    commands = "log check", "report", "replay --all", "run --resume", "log trim --keep-steps 1"
+    for command in commands:
+        words = command.split()
+        place = 2 if words[0] in ("log", "run") else 1
+        error = said(capsys, *words[:place], recorded, *words[place:], status=2 if words[0] == "replay" else 1).err
+        assert f"{recorded / 'trimmed.json'} cannot be read" in error, command
+        assert "restore it from a copy of the run, or write" in error
+        assert error.count("trimmed.json") == 1
+    assert "made" in said(capsys, "runs", recorded.parent).out
+
+
+def test_of_a_finished_run_no_actor_holds_anything_back(recorded, capsys):
+    for path in snapshot_files(recorded / "log" / "verifier"):
+        path.unlink()
+    trimmer = Trimmer(recorded)  # its processes may not have ended yet
+    assert "actor verifier has no snapshot" in trimmer.plan(1).held["sampler"]
+    trimmer.close()
+    out = said(capsys, "log", "trim", recorded, "--keep-steps", 1).out
+    assert "journal sampler: kept from event " in out
+    assert "and stays" not in out
+    assert said(capsys, "log", "check", recorded).out.splitlines()[-2].startswith("clean: ")
+
+
+def test_nobody_opens_a_journal_while_it_is_trimmed(stopped, capsys, monkeypatch):
+    log = FileLog(stopped / "log", "process", segment_bytes=SEGMENT_BYTES)
+    before = {name: last_holder(log.directory(name)) for name in log.journals()}
+    carried_out = []
+
+    def carry_out(trimmer, plan):
+        for name in log.journals():
+            with pytest.raises(JournalFenced, match=f'"pid":{os.getpid()}'):
+                log.open_writer(name)
+        assert f"is being run by process {os.getpid()}" in said(capsys, "run", "--resume", stopped, status=1).err
+        carried_out.append(plan)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("t1actors.runtime.trimming.Trimmer.carry_out", carry_out)
+        said(capsys, "log", "trim", stopped, "--keep-steps", 1)
+    assert carried_out
+    assert {name: last_holder(log.directory(name)) for name in log.journals()} == before
+    writer = log.open_writer("pool")
+    assert "stop the run first" in said(capsys, "log", "trim", stopped, "--keep-steps", 1, status=1).err
+    writer.close()
+
+
+def test_a_note_of_steps_that_the_log_does_not_have_deletes_nothing(stopped, capsys):
+    write_trim_note(stopped, TrimNote(first_step=50, kept_step=50, steps=1))
+    before = files_of(stopped)
+    assert "nothing to delete" in said(capsys, "log", "trim", stopped, "--keep-steps", 1).out
+    assert files_of(stopped) == before
+
+
+def damage_last_frame(directory, name):
+    log = FileLog(directory / "log")
+    end = read_end_of(log.directory(name))
+    path = segment_path(log.directory(name), end.segment)
+    data = bytearray(path.read_bytes())
+    data[end.offset - 1] ^= 1
+    path.write_bytes(data)
+
+
+def test_salvage_says_whether_a_trimmed_run_can_go_on(stopped, tmp_path, capsys):
+    untrimmed = shutil.copytree(stopped, tmp_path / "untrimmed")
+    said(capsys, "log", "trim", stopped, "--keep-steps", 1)
+    # What is behind the snapshots goes: they stand.
+    writer = FileLog(stopped / "log", "process").open_writer("publisher")
+    writer.append(CommitHead(), [encode(RunPaused(step=7, session=1))])
+    writer.close()
+    damage_last_frame(stopped, "publisher")
+    saved = tmp_path / "saved"
+    assert f"`t1 run --resume {saved}` goes on with it" in said(capsys, "log", "salvage", stopped, saved, status=1).out
+    # What they are of goes.
+    for name in ("pool", "publisher"):
+        damage_last_frame(saved, name)
+    out = said(capsys, "log", "salvage", saved, tmp_path / "again", status=1).out
+    assert "it cannot be resumed: the run was trimmed" in out
+    assert "pool, publisher, sampler, verifier fits what is left" in out
+    assert "--resume" not in out
+    # As long as the log is whole no snapshot is needed.
+    damage_last_frame(untrimmed, "pool")
+    assert "goes on with it" in said(capsys, "log", "salvage", untrimmed, tmp_path / "third", status=1).out

@@ -1,5 +1,6 @@
 """What a trimming leaves alone, and what a loss of the machine makes of a trimmed run."""
 
+import errno
 import os
 import time
 
@@ -13,7 +14,9 @@ from t1actors.log.frame import CommitHead, Frame
 from t1actors.log.segments import end_path, segment_path
 from t1actors.log.trim import Mark, beginning_of
 from t1actors.payloads import Payload, digest_of
+from t1actors.runtime import trim_note
 from t1actors.runtime.loss import objection
+from t1actors.runtime.trim_note import TrimNote
 from t1actors.runtime.trimming import Trimmer, step_of
 from tests.golden_events import KINDS, example
 from tests.log.support import event
@@ -104,3 +107,55 @@ def test_a_segment_stays_until_a_frame_behind_it_is_durable(tmp_path, behind):
     end_path(directory).write_bytes((1 << 32 | 50).to_bytes(8, "little"))
     with pytest.raises(JournalDamaged):
         beginning_of(directory, before=10**9, mark=Mark("nobody", 0))
+
+
+def full_until(monkeypatch, freed):
+    """No new note can be written while ``freed()`` is false."""
+    write = trim_note._write_anew
+
+    def written(path, record):
+        path.with_name(f".{path.name}").write_bytes(b"half")
+        if not freed():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, record)
+
+    monkeypatch.setattr(trim_note, "_write_anew", written)
+
+
+def test_on_a_full_disk_what_needs_no_note_goes_first_and_makes_room_for_it(tmp_path, monkeypatch):
+    log, blobs = FileLog(tmp_path / "log", "process"), FileBlobs(tmp_path / "blobs", "process")
+    write_run(log, blobs)
+    trimmer = Trimmer(tmp_path)
+    plan = trimmer.plan(1)
+    full_until(monkeypatch, lambda: not all(map(blobs.has, plan.blobs)))
+    trimmer.carry_out(plan)
+    assert not any(map(blobs.has, plan.blobs))
+    assert trim_note.trim_note(tmp_path) == plan.note
+    assert not (tmp_path / ".trimmed.json").exists()
+    trimmer.close()
+
+
+def test_on_a_full_disk_without_such_blobs_nothing_goes_and_nothing_is_left_behind(tmp_path, monkeypatch):
+    log, blobs = FileLog(tmp_path / "log", "process"), FileBlobs(tmp_path / "blobs", "process")
+    write_run(log, blobs)
+    trimmer = Trimmer(tmp_path)
+    plan = trimmer.plan(1)
+    states = {p.digest for step in trimmer._steps.opened for p in trimmer._steps.states_of(step)}
+    rest = {digest for digest in plan.blobs if digest not in states and digest in trimmer._named}
+    full_until(monkeypatch, lambda: not all(map(blobs.has, rest)))
+    with pytest.raises(OSError, match="No space left"):
+        trimmer.carry_out(plan)
+    assert rest
+    assert all(map(blobs.has, rest))
+    assert not (tmp_path / ".trimmed.json").exists()
+    trimmer.close()
+
+
+def test_on_a_full_disk_a_note_is_overwritten(tmp_path, monkeypatch):
+    trim_note.write_trim_note(tmp_path, TrimNote(first_step=123456, kept_step=123456, steps=1000))
+    size = (tmp_path / "trimmed.json").stat().st_size
+    full_until(monkeypatch, lambda: False)
+    trim_note.write_trim_note(tmp_path, TrimNote(first_step=1234567, kept_step=9, steps=3))
+    assert trim_note.trim_note(tmp_path) == TrimNote(first_step=1234567, kept_step=9, steps=3)
+    assert (tmp_path / "trimmed.json").stat().st_size == size
+    assert [path.name for path in tmp_path.iterdir()] == ["trimmed.json"]
