@@ -22,7 +22,7 @@ from t1actors.log.filelog import FileLog
 from t1actors.log.frame import Frame
 from t1actors.log.recovery import mapped
 from t1actors.log.seal import read_seal, seal_path
-from t1actors.log.segments import START, Position, end_path, list_segments, read_end_of, segment_path
+from t1actors.log.segments import START, Position, end_path, list_segments, read_end_of, segment_path, written_bytes
 from t1actors.log.trimmed import kept_segments, trimmed_of
 from t1actors.payloads import BlobError
 
@@ -214,7 +214,7 @@ def _behind(directory: Path) -> int:
     for segment in list_segments(directory):
         if segment >= end.segment:
             data = segment_path(directory, segment).read_bytes()
-            total += len(data[end.offset if segment == end.segment else 0 :].rstrip(b"\0"))
+            total += written_bytes(data[end.offset if segment == end.segment else 0 :])
     return total
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -74,15 +72,6 @@ class JournalLock:
 
     def _read_text(self) -> str:
         return os.pread(self._descriptor, _RECORD_BYTES, 0).decode("utf-8", errors="replace")
-
-
-@contextmanager
-def held(root: Path) -> Generator[None]:
-    """Nobody writes any journal under ``root`` meanwhile. Raises ``JournalFenced``: somebody does."""
-    with ExitStack() as locks:
-        for directory in sorted(path for path in root.iterdir() if (path / "lock").exists()):
-            locks.callback(JournalLock(directory.name, directory).release)
-        yield
 
 
 def holder_in(directory: Path) -> Holder | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -20,7 +19,6 @@ import msgspec
 from t1actors.log.blobs import FileBlobs, is_digest
 from t1actors.log.filelog import FileLog
 from t1actors.log.interface import Log
-from t1actors.log.lock import held
 from t1actors.log.merged import merged
 
 
@@ -61,10 +59,11 @@ def _digests(value: object) -> Iterator[str]:
 
 def sweep(log: FileLog, blobs: FileBlobs, *, delete: bool) -> Swept:
     """Raises ``JournalFenced`` while the run goes on, and what reading the log raises: then nothing was deleted."""
-    log.refuse_if_written()
-    # A run that is resumed meanwhile would have put blobs that no event names yet.
-    with held(log.root) if delete else nullcontext():
-        return _sweep(log, blobs, delete=delete)
+    if not delete:  # also where nothing can be written
+        log.refuse_if_written()
+        return _sweep(log, blobs, delete=False)
+    with log.held_at_rest():  # a run that is resumed meanwhile would have put blobs that no event names yet
+        return _sweep(log, blobs, delete=True)
 
 
 def _sweep(log: FileLog, blobs: FileBlobs, *, delete: bool) -> Swept:
