@@ -64,14 +64,14 @@ from t1actors.events import (
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Wait
 
 BARRIER_DEADLINE_S = 120.0
-START_DEADLINE_S = 1800.0
-"""And what a replica gets that is being started, once or again: a large model takes minutes to load."""
-RECLAIM_KEY = "finish/reclaimed"
-RECLAIM_DEADLINE_S = 60.0
-"""How long the end of a run waits for its last sandboxes: one that cannot be killed holds up nobody for ever."""
 LAST_CALL_S = 60.0
 """Granted once more when the deadline has passed: it counts the time in which an interrupted run stood still, too, and
 a replica that starts with the resumed run must get the time to answer."""
+START_DEADLINE_S = 1800.0
+"""And what a replica gets then that is being started, once or again: a large model takes minutes to load."""
+RECLAIM_KEY = "finish/reclaimed"
+RECLAIM_DEADLINE_S = 60.0
+"""How long the end of a run waits for its last sandboxes: one that cannot be killed holds up nobody for ever."""
 
 
 @dataclass

@@ -240,7 +240,7 @@ class Sampler:
     # --- effects --------------------------------------------------------------------------------------------------------
 
     async def _generate(self, effect: Sample) -> Sequence[AnyEvent]:
-        for ended in self._cached - self._state.trials.keys():
+        for ended in sorted(self._cached - self._state.trials.keys()):
             self._cached.discard(ended)
             await self._engine.release(ended)
         trial = self._state.trials.get(effect.trial)

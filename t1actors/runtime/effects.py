@@ -78,11 +78,7 @@ class Effects:
                 await anyio.sleep(max(0.0, effect.seconds - passed_s))
             else:
                 self._moments.before_act(type(effect).__name__, effect.key)
-                async with task_group() as tasks:
-                    if effect.stall_s is not None:
-                        tasks.start_soon(self._watch, effect.key, effect.stall_s, progress)
-                    results = await self._performer.perform(effect, performing)
-                    tasks.cancel_scope.cancel()
+                results = await self._watched(effect, performing, progress)
                 self._moments.after_act(type(effect).__name__, effect.key)
         seconds = self._clock.monotonic() - started_s
         if intent.scope.cancelled_caught:
@@ -104,6 +100,15 @@ class Effects:
         return EffectFinished(
             key=intent.event.key, status=status, seconds=seconds, attempt=intent.attempt, phases=phases
         )
+
+    async def _watched(self, effect: Effect, performing: Performing, progress: _Progress) -> Sequence[AnyEvent]:
+        if effect.stall_s is None:  # nearly all: a task beside each would cost more than some of them
+            return await self._performer.perform(effect, performing)
+        async with task_group() as tasks:
+            tasks.start_soon(self._watch, effect.key, effect.stall_s, progress)
+            results = await self._performer.perform(effect, performing)
+            tasks.cancel_scope.cancel()
+        return results
 
     async def _watch(self, key: str, stall_s: float, progress: _Progress) -> None:
         while (left_s := progress.reported_s + stall_s - self._clock.monotonic()) > 0:  # noqa: ASYNC110 - time is waited for
