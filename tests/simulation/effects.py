@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import anyio
 import blake3
 import numpy as np
+from msgspec import structs
 
 from t1actors.actors.actor import Export, PolicyActor
 from t1actors.actors.actor import Initialise as InitialiseActor
@@ -50,6 +51,7 @@ from t1actors.sandbox.interface import Created, RunRequest, RunResult, SandboxSp
 from t1actors.tasks.task import Environment, Task
 from t1actors.tito.record import Geometry
 from t1actors.train.actor_step import staleness
+from tests.actors.samples import actor_updated, critic_updated
 
 if TYPE_CHECKING:
     from tests.simulation.incarnation import Incarnation
@@ -378,19 +380,13 @@ class SimCritic(Critic):
         values = unpack_array(self._blobs, self._state.values[step].values)
         data = state_of("critic", before, batch.digest, float(values[0]), self._state.previous)
         self._state.retention.sweep(self._blobs)
-        return CriticUpdated(
-            step=step,
+        return structs.replace(
+            critic_updated(step),
             weights_before=before,
             weights_after=digest_of(data),
             optimizer_after=digest_of(data),
-            loss=0.0,
-            loss_digest="",
-            gradient_digest="",
-            gradient_norm=0.0,
-            explained_variance=0.0,
             state=pack(self._blobs, data),
             snapshot=snapshot_due(self._state.trained, self._config.train.snapshot_every),
-            seconds=0.0,
         )
 
     @asynccontextmanager
@@ -429,34 +425,15 @@ class SimActor(PolicyActor):
         values = unpack_array(self._blobs, log.values[step].values)
         payload = pack(self._blobs, state_of("actor", before, batch.digest, float(values[0]), behaviour))
         log.retention.sweep(self._blobs)
-        return ActorUpdated(
-            step=step,
+        return structs.replace(
+            actor_updated(step, payload.digest),
             weights_before=before,
-            weights_after=payload.digest,
             optimizer_after=payload.digest,
             behaviour_version=behaviour,
             staleness=stale,
             weights=payload,
             state=payload,
             snapshot=snapshot_due(lane.trained, self._config.train.snapshot_every),
-            old_logprobs_digest="",
-            loss=0.0,
-            loss_digest="",
-            gradient_digest="",
-            gradient_norm=0.0,
-            gap_mean=0.0,
-            gap_max=0.0,
-            engine_gap_mean=0.0,
-            engine_gap_max=0.0,
-            policy_movement_mean=0.0,
-            policy_movement_max=0.0,
-            ratio_mean=1.0,
-            ratio_max=1.0,
-            clip_share=0.0,
-            kl=0.0,
-            entropy=0.0,
-            tokens=pack_array(self._blobs, np.zeros((1, 5), dtype=np.float32)),
-            seconds=0.0,
         )
 
     @asynccontextmanager

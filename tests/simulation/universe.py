@@ -8,7 +8,8 @@ reach (``effects``). Not simulated: threads, inotify, inherited descriptors.
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Generator, Sequence
+import signal
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,8 @@ class Universe:
         """What dies at the how manieth system call on a file."""
         self.at_nth_moment: dict[int, str] = {}
         """What dies at the how manieth moment before or after an append or an act."""
+        self.doom: Callable[[str], object] = lambda what: None
+        """Brings about what ``at_syscall`` and ``at_nth_moment`` name: ``faults``."""
         self.syscalls = 0
         self.moments = 0
         self.boots = 0
@@ -187,10 +190,6 @@ class Universe:
             self.deaths.append(f"{anyio.current_time():.3f} {doomed}, {running} {what}")
             self.doom(doomed)
         running.gate()
-
-    def doom(self, what: str) -> None:
-        """Replaced by the schedule of faults."""
-        raise NotImplementedError(what)
 
     # --- processes --------------------------------------------------------------------------------------------------------
 
@@ -298,8 +297,6 @@ class Universe:
 
     async def _signals(self, incarnation: Incarnation) -> AsyncIterator[int]:
         """SIGINT, once a session, when the schedule says so."""
-        import signal
-
         self.interrupt = anyio.Event()
         await self.interrupt.wait()
         yield signal.SIGINT
