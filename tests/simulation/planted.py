@@ -193,11 +193,11 @@ def the_newest_weights_instead_of_those_before(patch: Patch) -> None:
 PLANTED = (
     Planted(acknowledged_before_it_is_flushed, found_by=0, seeds=20),
     Planted(a_torn_tail_is_called_damage, found_by=0, seeds=20),
-    Planted(blobs_named_before_they_are_durable, found_by=0, seeds=20),
+    Planted(blobs_named_before_they_are_durable, found_by=7, seeds=40),
     Planted(lost_turns_are_not_looked_for, found_by=0, seeds=20),
-    Planted(two_writers_of_one_journal, found_by=14, seeds=40),
-    Planted(read_before_others_recovered, found_by=0, seeds=20),
-    Planted(a_cut_that_is_not_consistent, found_by=3, seeds=20),
+    Planted(two_writers_of_one_journal, found_by=12, seeds=40),
+    Planted(read_before_others_recovered, found_by=7, seeds=40),
+    Planted(a_cut_that_is_not_consistent, found_by=8, seeds=40),
     Planted(no_hold_back, found_by=0, seeds=20),
     Planted(acts_before_the_intent_is_durable, found_by=0, seeds=20),
     Planted(a_snapshot_forgets_what_is_under_way, found_by=0, seeds=20),
@@ -206,11 +206,11 @@ PLANTED = (
     Planted(open_intents_are_forgotten, found_by=0, seeds=20),
     Planted(own_results_are_not_recovered, found_by=0, seeds=20),
     Planted(another_seed_for_each_attempt, found_by=3, seeds=20),
-    Planted(a_restarted_replica_samples_from_old_weights, found_by=35, seeds=80),
-    Planted(a_command_runs_again_after_a_restart, found_by=1, seeds=20),
+    Planted(a_restarted_replica_samples_from_old_weights, found_by=0, seeds=20),
+    Planted(a_command_runs_again_after_a_restart, found_by=0, seeds=20),
     Planted(a_batch_in_order_of_arrival, found_by=0, seeds=20),
     Planted(a_state_is_deleted_that_a_restart_needs, found_by=0, seeds=20),
-    Planted(the_newest_weights_instead_of_those_before, found_by=2, seeds=20),
+    Planted(the_newest_weights_instead_of_those_before, found_by=0, seeds=20),
 )
 
 
