@@ -24,6 +24,7 @@ from t1actors.events import (
     JournalCut,
     LogTrimmed,
     ObservationDiverged,
+    ReplicaReclaimed,
     RunFailed,
     RunFinished,
     RunPaused,
@@ -110,6 +111,9 @@ def _happenings(view: RunView, event: AnyEvent | UnknownEvent) -> list[Happening
             return [Happening("run_paused", f"paused before step {event.step}", {"step": event.step})]
         case ActorStarted() | ActorReady() | ActorStopped():
             return _of_actor(view, event)
+        case ReplicaReclaimed():
+            text = f"{event.replica} was given up, the others go on without it until the run is started again: {event.reason}"
+            return [Happening("replica_reclaimed", text, {"replica": event.replica, "reason": event.reason})]
         case DiskLow():
             text = (
                 f"only {size(event.free_bytes)} of disk are free: no step opens until there is more (run.low_disk_mb); "
