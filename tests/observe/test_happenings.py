@@ -1,6 +1,6 @@
 """What a run's display tells of events that are rare."""
 
-from t1actors.events import DiskLow, ReplicaReclaimed
+from t1actors.events import ReplicaReclaimed
 from t1actors.observe.happenings import happenings
 from t1actors.observe.view import RunView
 
@@ -10,9 +10,3 @@ def test_a_replica_that_is_given_up_is_told_with_its_reason():
     assert told.kind == "replica_reclaimed"
     assert told.text.startswith("sampler1 was given up, the others go on without it")
     assert told.text.endswith("died again after 20 restarts")
-
-
-def test_a_disk_that_gets_low_is_told_with_what_makes_room():
-    [told] = happenings(RunView(), [DiskLow(free_bytes=100_000_000)])
-    assert "only 100 MB of disk are free" in told.text
-    assert "t1 log trim" in told.text
