@@ -1,7 +1,7 @@
 """What exactness costs: the same work with exact kernels and with stock operations, in one run, and where a target is missed,
 why.
 
-    python -m bench.exact [--quick] [--write] [--json FILE]
+    python -m bench.exact [--quick | --write] [--json FILE]
 
 Four pieces of work (a packed forward, decode of 1 and of 32 sequences, a training step) at several widths, each
 
@@ -19,7 +19,6 @@ import gc
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import torch
 from t1kernels.choice import IMPLEMENTATIONS, KernelsInexact, named_kernels
@@ -29,11 +28,9 @@ from t1kernels.native import NativeUnavailable
 from bench import exact_work as work
 from bench.exact_memory import full_logits, selected_logprobs
 from bench.exact_profile import Clocks, clocked, profile
-from bench.machine import describe
 from bench.measure import Sample, Spread, cpu, interleaved, ratios
-from bench.sections import RESULTS, update
 from bench.stock_kernels import StockKernels
-from bench.tables import Cell, Table, conclude, markdown, parser
+from bench.tables import Cell, Table, conclude, parser
 from t1actors.models.policy import Policy
 
 TARGET_FROM = 512
@@ -284,24 +281,8 @@ def run(some: Sequence[Sizes]) -> list[Table]:
 
 
 def main() -> None:
-    made = parser(__doc__)
-    made.add_argument("--write", action="store_true", help="replace this benchmark's section of the results")
-    arguments = made.parse_args()
-    if arguments.quick and arguments.write:
-        made.error("--quick measures nothing: its figures do not belong in the results")
-    machine = describe()
-    tables: list[Table] = []
-
-    def kept() -> list[Table]:
-        tables.extend(run(QUICK if arguments.quick else FULL))
-        return tables
-
-    conclude("exact", arguments, kept)
-    if arguments.write:
-        where = f"{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}; {machine['busy']}"
-        first = f"`python -m bench.exact --write`, {datetime.now(UTC):%Y-%m-%d} ({where})"
-        update(RESULTS, {"exact": "\n\n".join([first, *map(markdown, tables)])})
-        print(f"\nwritten to {RESULTS}")
+    arguments = parser(__doc__, writes=True).parse_args()
+    conclude("exact", arguments, lambda: run(QUICK if arguments.quick else FULL))
 
 
 if __name__ == "__main__":

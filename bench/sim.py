@@ -1,6 +1,6 @@
 """The simulation: how much virtual time a second buys, and what a step of T1's size costs to fold.
 
-    python -m bench.sim [--quick] [--json FILE]
+    python -m bench.sim [--quick | --write] [--json FILE]
 
 The first part runs seeds of tests/simulation, with all that goes wrong in them. The second has the real actors make one step
 of T1's size on virtual time (560 trials of 94 turns, effects simulated), and then recovers each actor from the journals, and
@@ -178,7 +178,7 @@ def run(sizes: Sizes) -> list[Table]:
 
 
 def main() -> None:
-    made = parser(__doc__)
+    made = parser(__doc__, writes=True)
     made.add_argument("--fold", nargs=4, metavar=("NAME", "RUN", "BATCH", "TURNS"), help="used by itself")
     arguments = made.parse_args()
     if arguments.fold is not None:

@@ -11,12 +11,14 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
 from bench.learning.statistics import Estimate
 from bench.machine import describe
 from bench.measure import Spread
+from bench.sections import RESULTS, update
 
 Cell: TypeAlias = str | int | float | Spread | Estimate | None
 
@@ -94,20 +96,30 @@ def as_json(table: Table) -> dict[str, object]:
     return {"title": table.title, "note": table.note, "rows": rows}
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """What every benchmark takes."""
+def parser(description: str | None, *, writes: bool = False) -> argparse.ArgumentParser:
+    """What every benchmark takes. ``writes``: it is no part of `just bench`, and writes its section when it is told to."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    made.add_argument("--quick", action="store_true", help="tiny sizes: does it work, not how fast it is")
+    sizes = made.add_mutually_exclusive_group()
+    sizes.add_argument("--quick", action="store_true", help="tiny sizes: does it work, not how fast it is")
+    if writes:
+        sizes.add_argument("--write", action="store_true", help="replace this benchmark's section of the results")
     return made
 
 
-def conclude(name: str, arguments: argparse.Namespace, run: Callable[[], Sequence[Table]]) -> None:
-    """Run a benchmark, print its tables, write its JSON."""
+def conclude(
+    name: str, arguments: argparse.Namespace, run: Callable[[], Sequence[Table]], *, results: Path = RESULTS
+) -> None:
+    """Run a benchmark, print its tables, write its JSON and, if told to, its section of ``results``."""
     began_s = time.perf_counter()
     machine = describe()
     tables = run()
     print("\n\n".join(markdown(table) for table in tables))
+    if getattr(arguments, "write", False):
+        where = f"{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}; {machine['busy']}"
+        first = f"`python -m bench.{name} --write`, {datetime.now(UTC):%Y-%m-%d} ({where})"
+        update(results, {name: "\n\n".join([first, *map(markdown, tables)])})
+        print(f"\nwritten to {results}")
     if arguments.json is not None:
         found = {
             "benchmark": name,

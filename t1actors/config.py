@@ -113,6 +113,9 @@ class RolloutConfig:
     observation_chars: int = 60
     sampler_replicas: int = 1
     max_live_sequences: int = 128
+    load_stall_s: float = 600.0
+    """New weights may take as long as they need to load; a replica that shows no progress for so long is taken for stuck: its
+    process is killed, and loads them when it is back."""
     trial_deadline_s: float = 5400.0
     agent_deadline_s: float = 3600.0
     command_deadline_s: float = 5.0

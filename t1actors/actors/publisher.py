@@ -7,8 +7,9 @@ Guarantees:
 - Hence the staleness of training batches is 0 for the first and exactly 1 for every later one.
 - A replica that is given up answers no barrier any more; its trials that had not ended fail, and others sample what
   replaces them.
-- Weights are offered once a version; a replica that does not answer before the barrier's deadline fails the run by name, and
-  what is known of it. The deadline of one that is being started is the longer.
+- Weights are offered once a version, when every replica has said that it generates nothing; one that has not said so by the
+  barrier's deadline fails the run by name, and what is known of it. The deadline of one that is being started is the longer.
+  Loading has none: as long as it goes on it shows progress, and a process that shows none is killed (rollout.load_stall_s).
 - Once a stop is requested nothing opens: when no rollout is under way and the next step could open, RunPaused says so, once a
   session. The next RunStarted takes both back and goes on where this one stopped. A run with nothing left to open simply
   finishes.
@@ -207,16 +208,8 @@ class Publisher:
                 )
             case TimerFired() | EffectFinished() if event.key == RECLAIM_KEY:
                 return self._finish(state)
-            case TimerFired() if state.barrier is not None and event.key == _deadline_key(state.barrier.step):
-                return Decision(effects=[Wait(key=_last_call_key(state.barrier.step), seconds=LAST_CALL_S)])
-            case TimerFired() if state.barrier is not None and event.key == _last_call_key(state.barrier.step):
-                missing = self._missing(state, state.barrier)
-                if not all(state.replica(name).ready for name in missing):
-                    start = Wait(key=_start_key(state.barrier.step), seconds=START_DEADLINE_S)
-                    return Decision(effects=[start])
-                return self._unanswered(state, state.barrier, BARRIER_DEADLINE_S + LAST_CALL_S)
-            case TimerFired() if state.barrier is not None and event.key == _start_key(state.barrier.step):
-                return self._unanswered(state, state.barrier, BARRIER_DEADLINE_S + LAST_CALL_S + START_DEADLINE_S)
+            case TimerFired() if state.barrier is not None and not state.barrier.offered:
+                return self._overdue(state, state.barrier, event.key)
             case (
                 RunStarted()
                 | StopRequested()
@@ -330,12 +323,20 @@ class Publisher:
         detail = f"given up: {', '.join(sorted(state.reclaimed))}"
         return [TrialFailed(trial=trial, cause=ReplicaReclaimed.__name__, detail=detail) for trial in lost]
 
-    def _missing(self, state: PublisherState, barrier: Barrier) -> list[str]:
-        """Replicas that have not loaded what the barrier publishes."""
-        return sorted(self._replicas - state.reclaimed - set(barrier.loaded))
+    def _overdue(self, state: PublisherState, barrier: Barrier, key: str) -> Decision:
+        """A deadline of the barrier's, if ``key`` is one, passed before all replicas were quiet."""
+        if key == _deadline_key(barrier.step):
+            return Decision(effects=[Wait(key=_last_call_key(barrier.step), seconds=LAST_CALL_S)])
+        missing = sorted(self._replicas - state.reclaimed - barrier.quiesced)
+        if key == _last_call_key(barrier.step):
+            if not all(state.replica(name).ready for name in missing):
+                return Decision(effects=[Wait(key=_start_key(barrier.step), seconds=START_DEADLINE_S)])
+            return self._unanswered(state, barrier, missing, BARRIER_DEADLINE_S + LAST_CALL_S)
+        if key == _start_key(barrier.step):
+            return self._unanswered(state, barrier, missing, BARRIER_DEADLINE_S + LAST_CALL_S + START_DEADLINE_S)
+        return NOTHING
 
-    def _unanswered(self, state: PublisherState, barrier: Barrier, seconds: float) -> Decision:
-        missing = self._missing(state, barrier)
+    def _unanswered(self, state: PublisherState, barrier: Barrier, missing: Sequence[str], seconds: float) -> Decision:
         known = "; ".join(f"{name} {state.replica(name)}" for name in missing)
         logs = ", ".join(f"logs/{name}.log" for name in missing)
         reason = f"barrier after step {barrier.step}: no answer within {seconds:.0f} s: {known}; see {logs}"
@@ -378,12 +379,14 @@ class Publisher:
         return opened
 
     def _in_barrier(self, state: PublisherState, barrier: Barrier) -> Decision:
-        if not self._missing(state, barrier):
+        answering = self._replicas - state.reclaimed
+        if barrier.loaded.keys() >= answering:
             return self._publish(state, barrier)
-        if barrier.offered or not barrier.quiesced >= self._replicas - state.reclaimed:
+        if barrier.offered or not barrier.quiesced >= answering:
             return NOTHING
         return Decision(
-            events=[WeightsOffered(step=barrier.step, digest=barrier.version.digest, weights=barrier.version.weights)]
+            events=[WeightsOffered(step=barrier.step, digest=barrier.version.digest, weights=barrier.version.weights)],
+            cancels=[_deadline_key(barrier.step), _last_call_key(barrier.step), _start_key(barrier.step)],
         )
 
     def _publish(self, state: PublisherState, barrier: Barrier) -> Decision:
@@ -394,10 +397,7 @@ class Publisher:
             size_bytes=version.weights.size_bytes,
             seconds=max(barrier.loaded.values()),
         )
-        return Decision(
-            events=[published, *self._opening(state, barrier.next_step)],
-            cancels=[_deadline_key(barrier.step), _last_call_key(barrier.step), _start_key(barrier.step)],
-        )
+        return Decision(events=[published, *self._opening(state, barrier.next_step)])
 
 
 def _deadline_key(step: int) -> str:

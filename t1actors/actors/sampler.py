@@ -44,8 +44,12 @@ from t1actors.events import (
 from t1actors.harness.native import NativeHarness, end_before_execution, end_before_sampling
 from t1actors.models.folder import model_folder
 from t1actors.models.tokenizer import Tokenizer
+from t1actors.nursery import task_group
 from t1actors.payloads import pack_array, unpack
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable, Wait
+
+TELL_EVERY_S = 5.0
+"""How often a load that takes long says how far it is."""
 
 
 class Sample(Effect, frozen=True, kw_only=True):
@@ -183,7 +187,8 @@ class Sampler:
             case BarrierOpened():
                 return self._quiesced(state)
             case WeightsOffered():
-                return Decision(effects=[Load(key=f"barrier/{event.step}/load", step=event.step, digest=event.digest)])
+                key, stall_s = f"barrier/{event.step}/load", self._config.rollout.load_stall_s
+                return Decision(effects=[Load(key=key, step=event.step, digest=event.digest, stall_s=stall_s)])
             case _:
                 return NOTHING
 
@@ -192,7 +197,7 @@ class Sampler:
             case Sample():
                 return await self._generate(effect)
             case Load():
-                return await self._load(effect)
+                return await self._load(effect, performing)
             case _:
                 raise AssertionError(f"not an effect of the sampler: {effect}")
 
@@ -297,15 +302,38 @@ class Sampler:
             return [sampled]
         return [sampled, EpisodeEnded(trial=effect.trial, reason=end, turns=effect.turn + 1)]
 
-    async def _load(self, effect: Load) -> Sequence[AnyEvent]:
+    async def _load(self, effect: Load, performing: Performing) -> Sequence[AnyEvent]:
         offered = self._state.offered
         assert offered is not None
         assert offered.digest == effect.digest
         started_s = anyio.current_time()
         if self._engine.version != effect.digest:
-            await self._engine.load(effect.digest, unpack(self._blobs, offered.weights))
+            loaded = _Loaded()
+            async with task_group() as tasks:
+                tasks.start_soon(loaded.tell, performing)
+                await self._engine.load(effect.digest, unpack(self._blobs, offered.weights), progress=loaded.note)
+                tasks.cancel_scope.cancel()
         seconds = anyio.current_time() - started_s
         return [WeightsLoaded(step=effect.step, replica=self._name, digest=effect.digest, seconds=seconds)]
+
+
+class _Loaded:
+    """How far a load is: noted by any thread, told to the log now and then."""
+
+    def __init__(self) -> None:
+        self._noted = (0, 0)
+
+    def note(self, done: int, total: int) -> None:
+        self._noted = (done, total)
+
+    async def tell(self, performing: Performing) -> None:
+        """For as long as it is not cancelled."""
+        told = self._noted
+        while True:
+            await anyio.sleep(TELL_EVERY_S)
+            if self._noted != told:
+                told = self._noted
+                await performing.report(*told, "bytes")
 
 
 def turn_seed(trial_seed: int, turn: int) -> int:

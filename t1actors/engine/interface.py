@@ -18,6 +18,7 @@ Shapes: R new routing rows, L mixture-of-experts layers, K experts per token.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
@@ -100,10 +101,12 @@ class Engine(Protocol):
         """The model's next ids. Cancelling the call abandons the request. Raises ``EngineError``."""
         ...
 
-    async def load(self, version: str, weights: bytes | memoryview) -> None:
+    async def load(
+        self, version: str, weights: bytes | memoryview, *, progress: Callable[[int, int], None] | None = None
+    ) -> None:
         """Wait until no request is live, then use ``weights`` (``models.checkpoint.weights_to_bytes``), which must
-        have the digest ``version``; no cache survives. Raises ``models.checkpoint.CheckpointError``; then the old
-        weights stay."""
+        have the digest ``version``; no cache survives. ``progress`` hears of bytes, done and total, from any thread.
+        Raises ``models.checkpoint.CheckpointError``; then the old weights stay."""
         ...
 
     async def release(self, sequence: str) -> None:

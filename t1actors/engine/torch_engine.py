@@ -132,7 +132,9 @@ class TorchEngine:
             raise EngineStopped(f"engine {self._name} stopped before request {request.request_id} was answered")
         return call.result
 
-    async def load(self, version: str, weights: bytes | memoryview) -> None:
+    async def load(
+        self, version: str, weights: bytes | memoryview, *, progress: Callable[[int, int], None] | None = None
+    ) -> None:
         if not self._open:
             raise EngineStopped(f"engine {self._name} is not running; weights {version[:16]}… were not loaded")
         async with self._loading:
@@ -142,7 +144,9 @@ class TorchEngine:
                 # Apart: asyncio's cancel would leave the thread at work on the core beside the next one.
                 await apart(
                     lambda: self._in_thread(
-                        lambda: self._core.load(version, weights_from_bytes(weights, version=version))
+                        lambda: self._core.load(
+                            version, weights_from_bytes(weights, version=version, progress=progress)
+                        )
                     )
                 )
             finally:

@@ -12,7 +12,7 @@ with alignment).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import blake3
 import safetensors
@@ -49,11 +49,15 @@ def tensor_digest(name: str, tensor: Tensor) -> bytes:
     return node.digest()
 
 
-def weights_digest(weights: Mapping[str, Tensor]) -> str:
-    """The content digest that names these weights, in hex."""
+def weights_digest(weights: Mapping[str, Tensor], *, progress: Callable[[int, int], None] | None = None) -> str:
+    """The content digest that names these weights, in hex. ``progress`` hears of bytes: done, total."""
     root = blake3.blake3(b"t1actors weights 1\0")
+    done, total = 0, sum(tensor.nbytes for tensor in weights.values())
     for name in sorted(weights):
         root.update(tensor_digest(name, weights[name]))
+        done += weights[name].nbytes
+        if progress is not None:
+            progress(done, total)
     return root.hexdigest()
 
 
@@ -62,8 +66,11 @@ def weights_to_bytes(weights: Mapping[str, Tensor]) -> bytes:
     return safetensors.torch.save({name: weights[name].detach().to("cpu").contiguous() for name in sorted(weights)})
 
 
-def weights_from_bytes(data: bytes | memoryview, *, version: str | None = None) -> dict[str, Tensor]:
-    """The weights in ``data``, in name order. With ``version``, they must have that digest.
+def weights_from_bytes(
+    data: bytes | memoryview, *, version: str | None = None, progress: Callable[[int, int], None] | None = None
+) -> dict[str, Tensor]:
+    """The weights in ``data``, in name order. With ``version``, they must have that digest; ``progress`` hears of bytes that
+    are checked: done, total.
 
     Raises:
         CheckpointError: not a safetensors file, or other weights than ``version`` names.
@@ -75,7 +82,7 @@ def weights_from_bytes(data: bytes | memoryview, *, version: str | None = None) 
             f"weights of {len(data)} bytes are no safetensors file ({error}); fetch them again"
         ) from error
     weights = {name: loaded[name].clone() for name in sorted(loaded)}
-    if version is not None and (found := weights_digest(weights)) != version:
+    if version is not None and (found := weights_digest(weights, progress=progress)) != version:
         raise CheckpointError(
             f"weights have digest {found[:16]}… where version {version[:16]}… was asked for; "
             "the blob is not what its name says"

@@ -41,7 +41,7 @@ from t1actors.events import (
     WeightsPublished,
 )
 from t1actors.log.blobs import MemoryBlobs
-from t1actors.runtime.actor import ActorContext, Wait
+from t1actors.runtime.actor import NOTHING, ActorContext, Wait
 from tests.actors.samples import actor_updated, critic_updated
 
 
@@ -456,8 +456,8 @@ def last_call(bench: Bench) -> Sequence[AnyEvent]:
     return bench.send(TimerFired(key=call.key, due_s=60.0))
 
 
-def at_the_first_barrier(tmp_path: Path) -> Bench:
-    bench = Bench(tmp_path, "schedule.evaluate=false")
+def at_the_first_barrier(tmp_path: Path, *sets: str) -> Bench:
+    bench = Bench(tmp_path, "schedule.evaluate=false", *sets)
     bench.send(CriticInitialised(weights="c0", state=payload("c0")))
     bench.send(ActorInitialised(version="v0", weights=payload("v0"), state=payload("s0")))
     return bench
@@ -484,6 +484,31 @@ def test_a_replica_that_is_being_started_gets_the_time_for_it_and_then_the_cause
         "barrier after step -1: no answer within 1980 s: sampler is not ready and has stopped 2 times, the last time: "
         "not ready within 600 s; see logs/sampler.log"
     )
+
+
+def test_loading_the_weights_may_take_any_time(tmp_path: Path) -> None:
+    """The barrier's deadline is for the answer that nothing is being generated."""
+    bench = at_the_first_barrier(tmp_path)
+    quiet = GenerationQuiesced(step=-1, replica="sampler")
+    bench.state = bench.publisher.fold(bench.state, quiet)
+    offering = bench.publisher.decide(bench.state, quiet)
+    assert set(offering.cancels) == {"barrier/-1/deadline", "barrier/-1/last-call", "barrier/-1/start"}
+    for event in offering.events:
+        bench.state = bench.publisher.fold(bench.state, event)
+    # Those that had fired when they were cancelled.
+    for key in offering.cancels:
+        assert bench.publisher.decide(bench.state, TimerFired(key=key, due_s=1.0)) == NOTHING
+    assert bench.send(WeightsLoaded(step=-1, replica="sampler", digest="v0", seconds=7200.0))
+
+
+def test_of_several_replicas_those_that_are_not_quiet_are_named(tmp_path: Path) -> None:
+    bench = at_the_first_barrier(tmp_path, "rollout.sampler_replicas=2")
+    for name in ("sampler", "sampler1"):
+        bench.send(ActorReady(actor=name, epoch=1, seconds=1.0))
+    assert bench.send(GenerationQuiesced(step=-1, replica="sampler")) == []
+    [failed] = last_call(bench)
+    assert isinstance(failed, RunFailed)
+    assert failed.reason == "barrier after step -1: no answer within 180 s: sampler1 is ready; see logs/sampler1.log"
 
 
 def test_a_resumed_run_forgets_what_the_session_before_said_of_its_replicas(tmp_path: Path) -> None:

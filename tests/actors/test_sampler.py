@@ -1,7 +1,9 @@
 """The sampler's decisions: when a trial goes on, when it ends and why, and when the barrier is answered."""
 
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 import trio
 import trio.testing
@@ -25,18 +27,22 @@ from t1actors.events import (
     TrialSpec,
     TurnExecuted,
     TurnSampled,
+    WeightsLoaded,
     WeightsOffered,
 )
 from t1actors.log.blobs import MemoryBlobs
+from t1actors.payloads import payload_of
 from t1actors.runtime.actor import ActorContext, Decision, Performing, Unrecoverable
+from t1actors.runtime.clock import run_virtual
 
 EMPTY = Payload(digest="00", size_bytes=0, inline=b"")
 
 
 class Bench:
-    def __init__(self, tmp_path: Path, *, name: str = "sampler", replicas: int = 1) -> None:
+    def __init__(self, tmp_path: Path, *, name: str = "sampler", replicas: int = 1, engine=None) -> None:
         config = cfg.resolve(preset="smoke", sets=[f"rollout.sampler_replicas={replicas}"]).config
-        self.sampler = Sampler(ActorContext(name, tmp_path, config, MemoryBlobs(), 1, lambda: 0.0))
+        context = ActorContext(name, tmp_path, config, MemoryBlobs(), 1, lambda: 0.0)
+        self.sampler = Sampler(context, None if engine is None else lambda context: engine)
         self.state: SamplerState = self.sampler.initial()
         trials = tuple(
             TrialSpec(trial=f"s0.t{n}", index=n, task="l1-100000000", seed=n, turn_limit=2) for n in range(2)
@@ -185,6 +191,42 @@ def test_an_idle_replica_answers_the_barrier_at_once_and_loads_what_is_offered(b
     [load] = bench.send(WeightsOffered(step=3, digest="w", weights=EMPTY)).effects
     assert isinstance(load, Load)
     assert (load.key, load.digest) == ("barrier/3/load", "w")
+    assert load.deadline_s is None
+    assert load.stall_s == 600.0
+
+
+class SlowEngine:
+    """Loads three parts, of which the second takes longer."""
+
+    version = "initial"
+
+    @asynccontextmanager
+    async def running(self):
+        yield
+
+    async def load(self, version, weights, *, progress=None):
+        for done, seconds in enumerate([61.0, 183.0, 61.0], 1):
+            await anyio.sleep(seconds)
+            progress(done, 3)
+
+
+def test_a_load_that_takes_long_says_how_far_it_is_and_only_when_it_got_further(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, engine=SlowEngine())
+    said: list[tuple[float, ...]] = []
+
+    async def report(done: float, total: float, unit: str) -> None:
+        assert unit == "bytes"
+        said.append((anyio.current_time(), done, total))
+
+    async def main() -> None:
+        start_s = anyio.current_time()
+        async with bench.sampler.running():
+            [load] = bench.send(WeightsOffered(step=3, digest="w", weights=payload_of(b""))).effects
+            [loaded] = await bench.sampler.perform(load, Performing(attempt=1, report=report))
+        assert loaded == WeightsLoaded(step=3, replica="sampler", digest="w", seconds=305.0)
+        assert said == [(start_s + 65.0, 1, 3), (start_s + 245.0, 2, 3)]
+
+    run_virtual(main)
 
 
 def test_replicas_share_the_trials_by_index(tmp_path: Path) -> None:

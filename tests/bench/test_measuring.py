@@ -8,7 +8,8 @@ import pytest
 from bench.__main__ import head, section
 from bench.kills import Killer
 from bench.measure import Sample, Spread, interleaved, rate, ratios
-from bench.tables import Table, as_json, conclude, markdown, number, text
+from bench.sections import Document, update
+from bench.tables import Table, as_json, conclude, markdown, number, parser, text
 from t1actors.events import ActorReady, ActorStarted, ActorStopped, StepOpened
 
 
@@ -106,6 +107,25 @@ def test_a_benchmark_prints_its_tables_and_writes_them_and_its_section_holds_the
     assert "Tiny sizes" in above
     assert f"| processor | {found['machine']['processor']} |" in above
     assert markdown(table) in section(found)
+
+
+def test_a_benchmark_that_is_told_to_replaces_its_own_section_of_the_results_and_no_other(tmp_path):
+    results = tmp_path / "RESULTS.md"
+    update(results, {"sim": "old", "engine": "stays"})
+    arguments = parser("", writes=True).parse_args(["--write"])
+    table = Table("Seeds", ("what", "x"), (("one", 1.5),))
+    conclude("sim", arguments, lambda: [table], results=results)
+    found = Document.parse(results.read_text()).sections
+    assert found["engine"] == "## engine\n\nstays\n"
+    assert found["sim"].startswith("## sim\n\n`python -m bench.sim --write`, ")
+    assert markdown(table) in found["sim"]
+    assert "old" not in found["sim"]
+
+
+def test_tiny_sizes_do_not_get_into_the_results(capsys):
+    with pytest.raises(SystemExit):
+        parser("", writes=True).parse_args(["--write", "--quick"])
+    assert "not allowed with" in capsys.readouterr().err
 
 
 def test_the_next_actor_is_killed_when_a_step_opens_and_the_one_before_is_back():

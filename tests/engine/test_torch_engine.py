@@ -57,7 +57,9 @@ def test_load_waits_for_live_requests_and_later_ones_use_the_new_weights(backend
             order.append((name, result.versions[0].version))
 
         async def load():
-            await replica.load(other.digest(), weights_to_bytes(other.weights()))
+            data, told = weights_to_bytes(other.weights()), []
+            await replica.load(other.digest(), data, progress=lambda *far: told.append(far))
+            assert [done for done, total in told if done == total] == [told[-1][0]]
             order.append(("load", replica.version))
 
         async with replica.running(), anyio.create_task_group() as tasks:

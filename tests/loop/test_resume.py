@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from t1actors.events import (
+    ActorStarted,
     ActorUpdated,
     BatchSealed,
+    EpisodeEnded,
     RunFinished,
     RunPaused,
     RunStarted,
     SandboxRestored,
     StepOpened,
+    TurnExecuted,
     TurnSampled,
     decode,
 )
@@ -62,13 +67,34 @@ def opened(run_dir: Path) -> int:
     return max(steps)
 
 
-def run_until(command: list[str], run_dir: Path, step: int, *numbers: signal.Signals) -> tuple[int, str]:
-    """Status and output of ``command``, which is sent ``numbers`` as soon as ``step`` is open."""
+def is_open(run_dir: Path, step: int) -> Callable[[], bool]:
+    return lambda: opened(run_dir) >= step
+
+
+def amid_episodes(run_dir: Path, step: int) -> Callable[[], bool]:
+    """``step`` is open, and its sampler stands still (SIGSTOP) while an episode has a sandbox that commands have changed."""
+
+    def found() -> bool:
+        if opened(run_dir) < step:
+            return False
+        pid = [e.pid for e in events(run_dir) if isinstance(e, ActorStarted) and e.actor == "sampler"][-1]
+        os.kill(pid, signal.SIGSTOP)
+        executed = {e.trial for e in events(run_dir) if isinstance(e, TurnExecuted)}
+        if executed - {e.trial for e in events(run_dir) if isinstance(e, EpisodeEnded)}:
+            return True
+        os.kill(pid, signal.SIGCONT)
+        return False
+
+    return found
+
+
+def run_until(command: list[str], moment: Callable[[], bool], *numbers: signal.Signals) -> tuple[int, str]:
+    """Status and output of ``command``, which is sent ``numbers`` as soon as it is the ``moment``."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         deadline_s = time.monotonic() + DEADLINE_S
-        while opened(run_dir) < step and process.poll() is None:
-            assert time.monotonic() < deadline_s, "the step never opened"
+        while process.poll() is None and not moment():
+            assert time.monotonic() < deadline_s, "the moment never came"
             time.sleep(0.02)
         for number in numbers:
             process.send_signal(number)
@@ -118,7 +144,7 @@ def test_a_run_that_was_paused_is_the_run_it_would_have_been(tmp_path: Path) -> 
     finish(new(whole))
     # In the first evaluation, with a rollout and a training under way, and in the last evaluation.
     for number, (step, command) in enumerate([(0, new(paused)), (4, resumed(paused)), (8, resumed(paused))], 1):
-        status, said = run_until(command, paused, step, signal.SIGINT)
+        status, said = run_until(command, is_open(paused, step), signal.SIGINT)
         assert status == 130, said
         assert "stopping after this phase" in said
         assert f"run --resume {paused}" in said
@@ -137,9 +163,9 @@ def test_a_run_that_was_stopped_at_once_or_killed_is_the_run_it_would_have_been(
     """Stopped at once, in the middle of episodes, it loses its sandboxes: they are made again."""
     whole, run_dir = tmp_path / "whole", tmp_path / "run"
     finish(new(whole))
-    status, said = run_until(new(run_dir), run_dir, 3, signal.SIGINT, signal.SIGINT)
+    status, said = run_until(new(run_dir), amid_episodes(run_dir, 3), signal.SIGINT, signal.SIGINT)
     assert status == 130, said
-    status, _ = run_until(resumed(run_dir), run_dir, 5, signal.SIGKILL)
+    status, _ = run_until(resumed(run_dir), is_open(run_dir, 5), signal.SIGKILL)
     assert status == -signal.SIGKILL
     said = finish(resumed(run_dir))
     assert "at least" in said  # the killed session left no figure of its CPU

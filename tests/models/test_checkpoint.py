@@ -125,3 +125,11 @@ def test_a_copy_shares_nothing():
         copy.hf.lm_head.weight.zero_()
     assert policy.hf.lm_head.weight.abs().max() > 0
     assert list(copy.parameters()) == list(policy.parameters())
+
+
+def test_how_much_is_checked_is_told_in_bytes_up_to_all_of_them():
+    weights, told = some_weights(), []
+    weights_from_bytes(
+        weights_to_bytes(weights), version=weights_digest(weights), progress=lambda *far: told.append(far)
+    )
+    assert told == [(14, 90), (74, 90), (90, 90)]

@@ -326,10 +326,10 @@ class SimEngine:
             decode_s=0.0,
         )
 
-    async def load(self, version: str, weights: bytes | memoryview) -> None:
+    async def load(self, version: str, weights: bytes | memoryview, *, progress=None) -> None:
         if self._live:
             self._universe.oracle.fault(f"{self.name}: weights are loaded while {self._live} generations run")
-        await self._incarnation.spend(self._universe.delays.work("load", 2.0))
+        await self._incarnation.work(self._universe.delays.work("load", 2.0))
         assert digest_of(weights) == version
         self.version = version
 

@@ -106,8 +106,9 @@ class Faults:
                 hung.frozen = True
                 universe.deaths.append(f"{anyio.current_time():.3f} {hung} hangs")
             case "stuck" if living:
-                working = [incarnation for incarnation in living if incarnation.name in ("critic", "actor")]
-                for incarnation in working[:1]:
+                working = [one for one in living if one.name in ("critic", "actor", "sampler", "sampler1")]
+                if working:
+                    incarnation = draw.choice(working)
                     incarnation.stuck = True
                     universe.deaths.append(f"{anyio.current_time():.3f} the work of {incarnation} hangs")
             case "curse" if not universe.exact:  # its trials are replaced: the batch is another

@@ -46,6 +46,7 @@ SETS = (
     "rollout.sampler_replicas=2",
     "rollout.agent_deadline_s=100000.0",
     "rollout.trial_deadline_s=100000.0",
+    "rollout.load_stall_s=200.0",
     "sandbox.host_base=true",
     "sandbox.max_live=4",
     "verify.deadline_s=100000.0",
