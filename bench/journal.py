@@ -35,6 +35,8 @@ from t1actors.log.segments import Position
 LARGE = b"\xc5\xff\xfd" + bytes(65_533)
 """A MessagePack value of 64 KiB."""
 WRITERS = 7
+ZEROS_BYTES = 32 << 20
+"""More than one of the seven writers fills."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Sizes:
     large_commits: int = 40
     rounds: int = 7
     seven_s: float = 2.0
-    seven_rounds: int = 3
+    seven_rounds: int = 5
     wakes: int = 2000
     read: int = 200_000
 
@@ -93,6 +95,15 @@ class Raw:
         os.close(self._descriptor)
 
 
+class RawOverZeros(Raw):
+    """The least that a commit through the page cache costs this disk: the floor, over zeros that lie on the disk already."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        os.pwrite(self._descriptor, bytes(ZEROS_BYTES), 0)
+        os.fsync(self._descriptor)
+
+
 class Sqlite:
     """A table of events."""
 
@@ -118,6 +129,7 @@ class Sqlite:
 
 
 STORES: dict[str, Callable[[Path], Store]] = {"journal": Journal, "raw": Raw, "SQLite": Sqlite}
+SEVEN_STORES = {**STORES, "raw over zeros": RawOverZeros}
 
 
 # --- commits ------------------------------------------------------------------------------------------------------------
@@ -161,7 +173,7 @@ def commits_table(sizes: Sizes) -> Table:
 
 
 def _write_for(name: str, folder: Path, seconds: float, counts: multiprocessing.Queue[int]) -> None:
-    store = STORES[name](folder)
+    store = SEVEN_STORES[name](folder)
     store.commit([EVENT])
     end_s = time.monotonic() + seconds
     count = 0
@@ -189,20 +201,29 @@ def _seven(name: str, seconds: float) -> int:
 
 
 def seven_table(sizes: Sizes) -> Table:
-    rates: dict[str, list[float]] = {name: [] for name in STORES}
+    rates: dict[str, list[float]] = {name: [] for name in SEVEN_STORES}
     for number in range(sizes.seven_rounds):
-        for name in STORES if number % 2 == 0 else reversed(STORES):
+        for name in SEVEN_STORES if number % 2 == 0 else reversed(SEVEN_STORES):
             rates[name].append(_seven(name, sizes.seven_s) / sizes.seven_s)
 
-    def over(name: str) -> Spread:
-        return Spread.of([a / b for a, b in zip(rates["journal"], rates[name], strict=True)])
+    def over(one: str, other: str) -> Spread:
+        return Spread.of([a / b for a, b in zip(rates[one], rates[other], strict=True)])
 
-    verdict = "met" if over("SQLite").median >= 1.5 else "**missed**"
+    verdict = "met" if over("journal", "SQLite").median >= 1.5 else "**missed**"
     return Table(
         "Durable commits of one event, seven writers at once",
-        ("store", "commits/s, all together", "journal's / this"),
-        tuple((name, Spread.of(found), None if name == "journal" else over(name)) for name, found in rates.items()),
-        f"Seven processes, each with a file of its own. Target: 1.5 times SQLite: {verdict}.",
+        ("store", "commits/s, all together", "journal's / this", "this / SQLite's"),
+        tuple(
+            (
+                name,
+                Spread.of(found),
+                None if name == "journal" else over("journal", name),
+                None if name == "SQLite" else over(name, "SQLite"),
+            )
+            for name, found in rates.items()
+        ),
+        f"Seven processes, each with a file of its own. Target: 1.5 times SQLite: {verdict}. What *raw over zeros* is of "
+        "SQLite no journal that is written through the page cache can be (docs/decisions/017).",
     )
 
 

@@ -19,7 +19,7 @@ from t1actors.log.salvage import salvage as salvage_run
 from t1actors.log.sweep import sweep as sweep_blobs
 from t1actors.observe.follow import open_run
 from t1actors.observe.quantities import size
-from t1actors.runtime.loss import Grounds
+from t1actors.runtime.loss import Grounds, cut_lost_turns
 from t1actors.runtime.snapshots import stranded
 
 
@@ -71,8 +71,9 @@ def salvage(
 ) -> int:
     """Make a run of what is whole in a damaged one.
 
-    Each journal is kept up to its first bad or missing frame, and as far as all journals fit together; what is behind that
-    lies beside it, as it was. Exit status 0: nothing was missing. 1: something was, and each part is named.
+    Each journal is kept up to its first bad or missing frame, as far as all journals fit together, and up to turns that a
+    resumed run would need and of which the routing is gone; what is behind that lies beside it, as it was. Exit status 0:
+    nothing was missing. 1: something was, and each part is named.
 
     Example: `t1 log salvage runs/damaged runs/saved`
     """
@@ -84,13 +85,14 @@ def salvage(
         raise CommandFailed(f"{to} lies in the run itself: name a directory outside of it")
     with Progress("blobs") as progress:
         saved = salvage_run(run, to, ground=Grounds(FileBlobs(run / "blobs")), progress=progress)
-    for aside in saved.asides:
+    asides = [*saved.asides, *cut_lost_turns(to / "log", FileBlobs(to / "blobs"))]
+    for aside in asides:
         behind = f"{size(aside.size_bytes)} with at least {aside.events:,} events"
         kept = f"kept up to event {aside.from_sequence - 1:,}" if aside.from_sequence else "nothing of it could be kept"
         print(f"journal {aside.journal}: {kept}; the rest, {behind}, is in {aside.path(to / 'log')} ({aside.reason})")
     for blob in saved.bad_blobs:
         print(f"left out: {blob}")
-    if not saved.asides and not saved.bad_blobs:
+    if not asides and not saved.bad_blobs:
         print(f"{to}: a whole copy; nothing was damaged")
         return 0
     print(f"{to}: look at it with `t1 log check {to}`; {_what_goes_on(run, to)}")

@@ -32,7 +32,7 @@ from t1actors.events import (
     TurnSampled,
     decode,
 )
-from t1actors.log.aside import asides_of, look_through, set_aside
+from t1actors.log.aside import Aside, asides_of, look_through, set_aside
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.file_writer import Durability
 from t1actors.log.filelog import FileLog
@@ -58,15 +58,12 @@ def settle_after_loss(run_dir: Path, boot_id: str, durability: Durability) -> No
     if durability == "process":
         kept_step = trim_note(run_dir).kept_step
         set_aside(root, objection=objection(blobs, kept_step=kept_step), ground=Grounds(blobs))
-    named = _named(root)
-    # A cut may take a trial's assembling, and then its turns are needed again.
-    while lost := {digest for digest in named.needed() if not _whole(blobs, digest)}:
-        objects = _objection_to_turns(lost)
+    while objects := _objection_to_lost_turns(root, blobs):
         cut = look_through(root, objects)
         for name in opened.keys() - cut:  # what is wrong with these is not the turns' fault, and said as ever
             log.open_writer(name).close()
         set_aside(root, objection=objects, ground=Grounds(blobs))
-        named = _named(root)
+    named = _named(root)
     done_with = named.done_with()
     for digest in list(blobs.digests()):
         if digest in done_with:
@@ -76,6 +73,22 @@ def settle_after_loss(run_dir: Path, boot_id: str, durability: Durability) -> No
             os.rename(blobs.path(digest), blobs.path(digest).with_name(f".damaged-{digest}"))
     for name in opened:  # which notes that this boot has seen to it
         log.open_writer(name).close()
+
+
+def cut_lost_turns(root: Path, blobs: Blobs) -> list[Aside]:
+    """Cut journals that fit together to before the turns whose routing is gone, of trials that may still be assembled; what
+    was set aside. Raises ``JournalFenced``, ``JournalDamaged``, ``OSError``."""
+    asides: list[Aside] = []
+    while objects := _objection_to_lost_turns(root, blobs):
+        asides += set_aside(root, objection=objects, ground=Grounds(blobs))
+    return asides
+
+
+def _objection_to_lost_turns(root: Path, blobs: Blobs) -> Callable[[Frame], str] | None:
+    """None: no turn is lost. To be asked again after a cut: it may take a trial's assembling, and then its turns are needed
+    again."""
+    lost = {digest for digest in _named(root).needed() if not _whole(blobs, digest)}
+    return _objection_to_turns(lost) if lost else None
 
 
 def _named(root: Path) -> NamedBlobs:

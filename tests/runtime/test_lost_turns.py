@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from t1actors.cli.main import main
 from t1actors.events import (
     BatchSealed,
     Graded,
@@ -66,10 +67,13 @@ class Made:
         event = replace(example(TrajectoryAssembled), trial=trial, step=0, record=kept, pages=pages)
         self.write("assembler", event)
 
-    def lose_power(self, *lost: str) -> None:
-        """And with it these blobs."""
+    def close(self) -> None:
         for writer in self._writers.values():
             writer.close()
+
+    def lose_power(self, *lost: str) -> None:
+        """And with it these blobs."""
+        self.close()
         lose_power(self.log)
         for digest in lost:
             self.blobs.path(digest).unlink()
@@ -84,7 +88,7 @@ class Made:
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
-    return Made(tmp_path)
+    return Made(tmp_path / "run")
 
 
 def test_a_turn_of_a_trial_in_play_whose_routing_is_lost_is_cut_off_with_what_rests_on_it(made: Made):
@@ -190,6 +194,27 @@ def test_damage_is_still_refused_and_not_cut_off_with_a_lost_turn(made: Made):
         made.settle()
     assert cuts_of(made.run_dir) == []
     assert path.read_bytes() == data
+
+
+def test_a_salvaged_run_is_cut_to_before_turns_that_it_would_need_and_whose_routing_is_damaged(
+    made: Made, tmp_path: Path, capsys
+):
+    made.turn("s0.t0", 0)
+    lost = made.turn("s0.t1", 0)
+    made.write("pool", replace(example(SandboxSealed), trial="s0.t1"))
+    made.close()
+    data = bytearray(made.blobs.path(lost).read_bytes())
+    data[5] ^= 1
+    made.blobs.path(lost).write_bytes(data)
+    saved = tmp_path / "saved"
+    assert main(["log", "salvage", str(made.run_dir), str(saved)]) == 1
+    said = capsys.readouterr().out
+    assert "journal sampler: kept up to event 0; the rest" in said
+    assert f"TurnSampled.routing: blob {lost[:16]}… of turn 0 of trial s0.t1 is damaged or missing" in said
+    assert "journal pool: nothing of it could be kept" in said
+    assert [len(frames_of(FileLog(saved / "log"), name)) for name in ("sampler", "pool")] == [1, 0]
+    assert check_journals(FileLog(saved / "log")).problems == []
+    assert len(frames_of(made.log, "sampler")) == 2
 
 
 def test_a_start_that_died_in_the_middle_is_gone_on_with(made: Made, monkeypatch: pytest.MonkeyPatch):

@@ -87,7 +87,8 @@ class Oracle:
         if next_sequence < behind:
             self.fault(f"{journal} goes on at {next_sequence}, and events up to {behind} were acknowledged")
         elif next_sequence > behind:
-            with closing(log.open_reader(journal, from_sequence=behind)) as reader:
+            start = max(behind, log.kept_from(journal))  # what was trimmed was seen before
+            with closing(log.open_reader(journal, from_sequence=start)) as reader:
                 while frames := reader.read():
                     for frame in frames:
                         self._intended(journal, frame.events)
