@@ -213,7 +213,7 @@ PLANTED = (
     Planted(an_input_is_skipped_after_a_restart, found_by=0, seeds=20),
     Planted(open_intents_are_forgotten, found_by=0, seeds=20),
     Planted(own_results_are_not_recovered, found_by=0, seeds=20),
-    Planted(stuck_work_is_not_noticed, found_by=0, seeds=200),
+    Planted(stuck_work_is_not_noticed, found_by=66, seeds=100),
     Planted(another_seed_for_each_attempt, found_by=3, seeds=20),
     Planted(a_restarted_replica_samples_from_old_weights, found_by=0, seeds=20),
     Planted(a_command_runs_again_after_a_restart, found_by=0, seeds=20),
