@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from t1actors.config import resolve
-from t1actors.events import Event, ReplicaReclaimed, StepOpened, TurnSampled, decode
+from t1actors.events import Event, LogTrimmed, ReplicaReclaimed, StepOpened, TurnSampled, decode
 from t1actors.log.filelog import FileLog
 from t1actors.log.merged import merged
 from t1actors.runtime.clock import run_virtual
@@ -79,3 +79,18 @@ def test_it_samples_again_after_it_missed_several_versions_of_the_weights(tmp_pa
     assert not sampled & {step.step for step in missed}
     assert min(sampled) < missed[0].step
     assert max(sampled) > missed[-1].step
+
+
+def test_what_it_needs_stays_until_it_is_back_and_is_told_and_goes_then(tmp_path: Path):
+    kept_from: list[int] = []
+
+    def before_it_is_back(log: FileLog) -> None:
+        told = [trimmed.given_up for trimmed in events_of(log, LogTrimmed)]
+        assert told[0] == ()
+        assert told[-1] == ("sampler1",)
+        kept_from.append(log.kept_from("pool"))
+        assert kept_from[0] <= log.snapshots("sampler1")[-1].positions["pool"]
+
+    log = simulated(tmp_path, "run.keep_steps=1", "train.snapshot_every=1", before_it_is_back=before_it_is_back)
+    assert events_of(log, LogTrimmed)[-1].given_up == ()
+    assert log.kept_from("pool") > kept_from[0]
