@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from t1actors.actors.trials import step_of_trial
 from t1actors.events import (
     PRIVATE_EVENTS,
     ActorInitialised,
@@ -294,9 +295,10 @@ def step_of(event: AnyEvent | UnknownEvent) -> int:
     step = getattr(event, "step", None)
     if isinstance(step, int):
         return step
-    trial = getattr(event, "trial", None)
-    number = trial.partition(".")[0].removeprefix("s") if isinstance(trial, str) else ""
-    return int(number) if number.isdecimal() else _FOR_EVER
+    try:
+        return step_of_trial(getattr(event, "trial", ""))
+    except ValueError:
+        return _FOR_EVER
 
 
 def _is_state(event: AnyEvent | UnknownEvent, name: str) -> bool:
