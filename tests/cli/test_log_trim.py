@@ -6,8 +6,15 @@ import shutil
 import msgspec
 import pytest
 
-from t1actors.cli.main import main
-from t1actors.events import DiskLow, LogTrimmed, ReplicaReclaimed, RunFinished, RunPaused, RunStarted, decode, encode
+from t1actors.events import (
+    DiskLow,
+    LogTrimmed,
+    ReplicaReclaimed,
+    RunPaused,
+    RunStarted,
+    decode,
+    encode,
+)
 from t1actors.log.archive import Exported
 from t1actors.log.aside import set_aside
 from t1actors.log.errors import JournalFenced
@@ -15,76 +22,28 @@ from t1actors.log.filelog import FileLog
 from t1actors.log.frame import CommitHead
 from t1actors.log.lock import last_holder
 from t1actors.log.segments import read_end_of, segment_path
-from t1actors.log.snapshots import Snapshot, snapshot_files, write_snapshot
+from t1actors.log.snapshots import snapshot_files, write_snapshot
 from t1actors.observe.happenings import happenings
 from t1actors.observe.view import RunView
 from t1actors.runtime.trim_note import TrimNote, trim_note, write_trim_note
 from t1actors.runtime.trimming import Trimmer
+from tests.cli.trimmed_runs import SEGMENT_BYTES, finished_run, lie, made, said, stopped_run
 from tests.log.support import frames_of
-from tests.observe.recorded import Recorder, half_a_run, whole_run
-
-SEGMENT_BYTES = 2_000
-
-
-def made(directory, write):
-    recorder = Recorder(FileLog(directory / "log", "process", segment_bytes=SEGMENT_BYTES))
-    write(recorder)
-    return recorder
-
-
-def keep_snapshots(directory):
-    """As the actors of a run leave them when it ends: each has read everything."""
-    log = FileLog(directory / "log")
-    ends = {name: end_of(log, name) for name in log.journals()}
-    for name, (base, following, digest) in ends.items():
-        if name != "supervisor":
-            positions = {other: end[1] for other, end in ends.items() if other != name}
-            snapshot = Snapshot(
-                base_sequence=base, next_sequence=following, last_frame=digest, code="", shape="", positions=positions,
-                vector={}, content=msgspec.msgpack.encode({}),
-            )  # fmt: skip
-            write_snapshot(log.directory(name), snapshot, flush=False)
-
-
-def end_of(log, name):
-    reader = log.open_reader(name)
-    while frames := reader.read(max_frames=1):
-        last = frames[0], reader.last_digest()
-    reader.close()
-    frame, digest = last
-    return frame.base_sequence, frame.next_sequence, digest
+from tests.observe.recorded import half_a_run
 
 
 @pytest.fixture
 def recorded(tmp_path):
-    """A finished run on disk whose actors have snapshots."""
-    directory = tmp_path / "runs" / "made"
-    made(directory, whole_run).close()
-    keep_snapshots(directory)
-    return directory
+    return finished_run(tmp_path / "runs" / "made")
 
 
 @pytest.fixture
 def stopped(tmp_path):
-    """The same, stopped just before its end."""
-    directory = tmp_path / "runs" / "stopped"
-
-    def write(recorder):
-        recorder.change = lambda event: RunPaused(step=7, session=1) if isinstance(event, RunFinished) else event
-        whole_run(recorder)
-
-    made(directory, write).close()
-    keep_snapshots(directory)
-    return directory
+    return stopped_run(tmp_path / "runs" / "stopped")
 
 
 def files_of(directory):
     return {str(path.relative_to(directory)): path.stat().st_size for path in directory.rglob("*") if path.is_file()}
-
-
-def said(capsys, *arguments, status=0):
-    assert main([*map(str, arguments)]) == status
-    return capsys.readouterr()
 
 
 def test_a_dry_run_says_what_would_go_and_deletes_nothing(recorded, capsys):
@@ -280,15 +239,6 @@ def test_the_note_is_read_as_it_was_written(tmp_path):
     assert trim_note(tmp_path) == TrimNote(first_step=0, kept_step=0, steps=0)
     write_trim_note(tmp_path, TrimNote(first_step=5, kept_step=4, steps=3))
     assert trim_note(tmp_path) == TrimNote(first_step=5, kept_step=4, steps=3)
-
-
-def lie(recorded, name):
-    """Snapshots of frames that the journal does not have, as a cut of it once left them."""
-    log = FileLog(recorded / "log")
-    for snapshot in log.snapshots(name):
-        wrong = msgspec.structs.replace(snapshot, last_frame=bytes(32), next_sequence=snapshot.next_sequence + 1)
-        write_snapshot(log.directory(name), wrong, flush=False)
-    return log
 
 
 def test_a_snapshot_of_what_was_cut_off_does_not_count(recorded, capsys):

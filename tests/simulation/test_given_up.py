@@ -10,9 +10,11 @@ import pytest
 
 from t1actors.config import resolve
 from t1actors.events import Event, LogTrimmed, ReplicaReclaimed, StepOpened, TurnSampled, decode
+from t1actors.log.check import check_journals
 from t1actors.log.filelog import FileLog
 from t1actors.log.merged import merged
 from t1actors.runtime.clock import run_virtual
+from t1actors.runtime.snapshots import stranded
 from tests.simulation.delays import Delays
 from tests.simulation.run import SETS, scheduled
 from tests.simulation.universe import Universe
@@ -88,6 +90,7 @@ def test_what_it_needs_stays_until_it_is_back_and_is_told_and_goes_then(tmp_path
         told = [trimmed.given_up for trimmed in events_of(log, LogTrimmed)]
         assert told[0] == ()
         assert told[-1] == ("sampler1",)
+        assert stranded(log, check_journals(log).reads) == {}
         kept_from.append(log.kept_from("pool"))
         assert kept_from[0] <= log.snapshots("sampler1")[-1].positions["pool"]
 
