@@ -250,7 +250,7 @@ class LogTrimmed(Event, frozen=True, kw_only=True):
     """What only steps before ``first_step`` need was deleted, because the last ``steps`` finished ones are to stay replayable
     (``run.keep_steps``): ``segment_bytes`` of journals, ``blobs`` of ``blob_bytes``. From ``first_step`` on every step
     replays, for which trials from ``kept_step`` on are kept. ``trouble``: why not all of it could be deleted; it is tried
-    again."""
+    again. ``given_up``: replicas that would need more that is old enough: that stays until the run was started again."""
 
     first_step: int
     kept_step: int
@@ -259,6 +259,7 @@ class LogTrimmed(Event, frozen=True, kw_only=True):
     blobs: int
     blob_bytes: int
     trouble: str = ""
+    given_up: tuple[str, ...] = ()
 
 
 class ReplicaReclaimed(Event, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from t1actors.actors.schedule import trial_id, trial_seed
+from t1actors.actors.trials import step_of_trial, trial_id, trial_seed
 from t1actors.events import (
     AnyEvent,
     BatchItem,
@@ -188,7 +188,7 @@ class Assembler:
             case Graded() | TrialFailed():
                 return self._replace_or_shorten(state, event.trial)
             case EffectFinished():
-                step = _step_of(event.key.partition("/")[0])
+                step = step_of_trial(event.key.partition("/")[0])
                 return self._seal(state, step)
             case _:
                 return NOTHING
@@ -237,7 +237,7 @@ class Assembler:
         step.failed[trial] = cause
 
     def _replace_or_shorten(self, state: AssemblerState, trial: str) -> Decision:
-        step = state.steps.get(_step_of(trial))
+        step = state.steps.get(step_of_trial(trial))
         if step is None or trial not in step.failed or trial in step.replaced:
             return NOTHING
         if step.missing <= 0:
@@ -301,10 +301,6 @@ class Assembler:
         )
         events += [TrialCancelled(trial=trial, step=number, cause="batch complete") for trial in cancelled]
         return Decision(events=events, cancels=[f"{trial}/assemble" for trial in cancelled])
-
-
-def _step_of(trial: str) -> int:
-    return int(trial.partition(".")[0].removeprefix("s"))
 
 
 def _families(spec: TrialSpec) -> Sequence[str]:

@@ -7,6 +7,8 @@ Guarantees:
 - The rows are put volatile: a lost machine may take them before the trial's record holds them, and then the turn is sampled
   again (``runtime.loss``).
 - New weights are loaded between generations only, and the barrier is answered when nothing is being generated.
+- A replica that was given up and comes back has missed weights, and those that it knows may be gone: it loads the last ones
+  that were offered, and samples nothing before.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from t1actors.events import (
     EffectFinished,
     EpisodeEnded,
     GenerationQuiesced,
+    Payload,
     SandboxReady,
     StepOpened,
     TimerFired,
@@ -124,6 +127,9 @@ class Sampler:
         self._state = SamplerState()
         self._cached: set[str] = set()
         """Trials of which the engine may hold a cache."""
+        self._missed = False
+        """The weights last offered, as far as was read, are gone, which they are only after others were published: what
+        those sampled is over, too."""
 
     def initial(self) -> SamplerState:
         return self._state
@@ -205,7 +211,8 @@ class Sampler:
     async def running(self) -> AsyncIterator[None]:
         async with self._engine.running():
             offered = self._state.offered
-            if offered is not None:
+            self._missed = offered is not None and not self._there(offered.weights)
+            if offered is not None and not self._missed:
                 await self._engine.load(offered.digest, unpack(self._blobs, offered.weights))
             yield
 
@@ -249,7 +256,7 @@ class Sampler:
             self._cached.discard(ended)
             await self._engine.release(ended)
         trial = self._state.trials.get(effect.trial)
-        if trial is None:  # ended between the intent and a restart
+        if trial is None or self._missed:  # ended between the intent and a restart
             return []
         rollout = self._config.rollout
         context = self._harness.opening(trial.text) if effect.turn == 0 else self._harness.observation(trial.text)
@@ -305,7 +312,8 @@ class Sampler:
     async def _load(self, effect: Load, performing: Performing) -> Sequence[AnyEvent]:
         offered = self._state.offered
         assert offered is not None
-        assert offered.digest == effect.digest
+        if offered.digest != effect.digest or not self._there(offered.weights):  # others were offered since
+            return []
         started_s = anyio.current_time()
         if self._engine.version != effect.digest:
             loaded = _Loaded()
@@ -313,8 +321,12 @@ class Sampler:
                 tasks.start_soon(loaded.tell, performing)
                 await self._engine.load(effect.digest, unpack(self._blobs, offered.weights), progress=loaded.note)
                 tasks.cancel_scope.cancel()
+        self._missed = False
         seconds = anyio.current_time() - started_s
         return [WeightsLoaded(step=effect.step, replica=self._name, digest=effect.digest, seconds=seconds)]
+
+    def _there(self, weights: Payload) -> bool:
+        return weights.inline is not None or self._blobs.has(weights.digest)
 
 
 class _Loaded:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import blake3
-
+from t1actors.actors.trials import trial_id, trial_seed
 from t1actors.config import Config
 from t1actors.events import Purpose, TrialSpec
 from t1actors.runtime.actor import Unrecoverable
@@ -52,16 +51,6 @@ def purposes(config: Config) -> list[tuple[Purpose, float]]:
         *[train] * plan.train_steps,
         *(heldout if plan.evaluate else []),
     ]
-
-
-def trial_id(step: int, index: int) -> str:
-    """The trial's name in the run."""
-    return f"s{step}.t{index}"
-
-
-def trial_seed(run_seed: int, trial: str) -> int:
-    """H(run, trial): 63 bits, so that it survives any signed integer."""
-    return int.from_bytes(blake3.blake3(f"{run_seed}/{trial}".encode()).digest(8), "little") >> 1
 
 
 class Schedule:

@@ -7,6 +7,7 @@ training steps stays, and the two latest besides.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from t1actors.events import BatchSealed, Payload, Purpose, StepOpened, TrajectoryAssembled
@@ -18,6 +19,8 @@ from t1actors.train.errors import BatchError
 
 KEPT_LATEST = 2
 """States kept besides the snapshots: the one a restart needs, and the one before it."""
+SWEEPS = 2
+"""How many sweeps see a step whose blobs may go before it is forgotten."""
 
 
 @dataclass
@@ -83,36 +86,54 @@ class Written:
 
 @dataclass
 class Retention:
-    """Blobs that one part of the trainer wrote, oldest first, and which of them may be deleted.
+    """Blobs that one part of the trainer wrote, and which of them may be deleted.
 
     Of the step before a snapshot the weights stay too: at staleness 1 they sampled the batch of the step after it, and
     without them its replay would have to begin at the snapshot before, and so on to the run's start.
+
+    A step is forgotten when two sweeps have seen it that could delete what it wrote: the second deletes again what a lost
+    machine brought back. What stays of it is noted by digest, for a later step may have written the same bytes.
     """
 
     written: list[Written] = field(default_factory=list[Written])
+    """By the last steps, oldest first."""
+    stays: set[str] = field(default_factory=set[str])
+    """Digests of what stays for ever of earlier ones."""
 
     def add(self, state: Payload, weights: Payload | None = None, *, snapshot: bool) -> None:
-        """Note what a step wrote, after its event."""
+        """Note what a step wrote, after its event: the sweep before it is done."""
         self.written.append(Written(state, weights, snapshot))
+        while len(self.written) > KEPT_LATEST + SWEEPS:
+            one, following = self.written[:2]
+            self.stays |= _blobs_of(_for_ever(one, following))
+            del self.written[0]
 
     def sweep(self, blobs: Blobs) -> None:
         """Delete what is neither a snapshot's, nor its replay's, nor the latest's. Idempotent, also across a restart; changes
         nothing of what is noted, which is the log's to say. First all is flushed that the log rests on: no lost machine takes
         the run back to where it would need what is deleted here."""
         written = list(self.written)
-        kept: set[str] = set()
-        for n, one in enumerate(written):
-            following = written[n + 1] if n + 1 < len(written) else None
-            if one.snapshot or n >= len(written) - KEPT_LATEST:
-                kept |= {payload.digest for payload in one.payloads()}
-            elif following is not None and following.snapshot and one.weights is not None:
-                kept.add(one.weights.digest)
-        named = [payload.digest for one in written for payload in one.payloads() if payload.inline is None]
-        old = [digest for digest in dict.fromkeys(named) if digest not in kept and blobs.has(digest)]
-        if old:
+        old, latest = written[:-KEPT_LATEST], written[-KEPT_LATEST:]
+        stays = self.stays.union(*(_blobs_of(one.payloads()) for one in latest))
+        for one, following in zip(old, written[1:], strict=False):
+            stays |= _blobs_of(_for_ever(one, following))
+        named = [payload.digest for one in old for payload in one.payloads() if payload.inline is None]
+        gone = [digest for digest in dict.fromkeys(named) if digest not in stays and blobs.has(digest)]
+        if gone:
             blobs.flush()
-        for digest in old:
+        for digest in gone:
             blobs.delete(digest)
+
+
+def _for_ever(one: Written, following: Written) -> list[Payload]:
+    """What stays of a step for the sake of replays."""
+    if one.snapshot:
+        return one.payloads()
+    return [one.weights] if following.snapshot and one.weights is not None else []
+
+
+def _blobs_of(payloads: Iterable[Payload]) -> set[str]:
+    return {payload.digest for payload in payloads if payload.inline is None}
 
 
 def snapshot_due(trained_before: int, every: int) -> bool:

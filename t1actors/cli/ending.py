@@ -9,6 +9,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from t1actors.actors.trials import trial_id
 from t1actors.cli.errors import FAILED, INTERRUPTED
 from t1actors.cli.reporting import announce_report, report_with_progress
 from t1actors.observe.figures import Figures, figures
@@ -83,7 +84,7 @@ def _last_lines(run_dir: Path, result: RunResult, found: Figures) -> list[str]:
     if whole:
         step = whole[-1]
         lines.append(f"next     {t1} replay {run_dir} --step {step}   re-execute a step and compare every digest")
-        lines.append(f"         {t1} log cat {run_dir} --trial s{step}.t0   what one trial did")
+        lines.append(f"         {t1} log cat {run_dir} --trial {trial_id(step, 0)}   what one trial did")
     return lines
 
 

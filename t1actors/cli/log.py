@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated
@@ -15,15 +16,18 @@ from t1actors.cli.errors import CommandFailed, WrongUsage
 from t1actors.cli.log_lines import Choice
 from t1actors.cli.numbers import Whole, at_least
 from t1actors.cli.progress import Progress
+from t1actors.events import RunFailed, RunFinished
 from t1actors.log.archive import excerpt_of
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.check import check_blobs, check_journals, run_digest, unacknowledged
 from t1actors.log.filelog import FileLog
 from t1actors.log.merged import entries, merged
+from t1actors.log.snapshots import damaged_snapshots
 from t1actors.observe.follow import follow, open_run
 from t1actors.observe.invariants import Finding, Invariants
 from t1actors.observe.quantities import size
 from t1actors.observe.references import References
+from t1actors.runtime.snapshots import stranded
 from t1actors.runtime.trim_note import trim_note
 
 RunDirectory = Annotated[Path, Parameter(help="A run's directory, such as runs/latest.")]
@@ -135,7 +139,8 @@ def _choice(
 
 
 def check(run: RunDirectory) -> int:
-    """Check a run: journals and blobs whole, inputs applied once and in order, every invariant between events.
+    """Check a run: journals and blobs whole, inputs applied once and in order, every invariant between events, and whether
+    a run that was trimmed can be gone on with.
 
     May run beside a live run. Exit status 0: no error (notes are not errors). 1: errors, each with its place.
 
@@ -153,13 +158,16 @@ def check(run: RunDirectory) -> int:
     for problem in problems:
         print(f"error  {problem.message}")
     findings: list[Finding] = []
+    lost: list[str] = []
     events = 0
     if problems:
         advice = "first make journals and blobs whole; `t1 log salvage` makes a run of what is"
         print(f"the events themselves were not checked: {advice}", file=sys.stderr)
     else:
         invariants = Invariants(first_step=note.kept_step, trimmed=frozenset(trimmed))
-        references = References(blobs, excerpt=excerpt_of(run) is not None, first_step=note.kept_step)
+        excerpt = excerpt_of(run) is not None
+        references = References(blobs, excerpt=excerpt, first_step=note.kept_step)
+        goes_on = not excerpt
         with Progress("events") as progress:
             total = log.events()
             for entry in merged(log):
@@ -167,10 +175,14 @@ def check(run: RunDirectory) -> int:
                 event = invariants.apply(entry)
                 if event is not None:
                     references.apply(entry, event)
+                    goes_on = goes_on and not isinstance(event, RunFinished | RunFailed)
         findings = [*invariants.finish(), *references.finish()]
         events = invariants.events
+        lost = _lost(log, checked.reads) if goes_on else []
     for finding in findings:
         print(f"{finding.severity:<6} {finding.text}")
+    for message in lost:
+        print(f"error  {message}")
     for name, behind in unacknowledged(log).items():
         print(
             f"note   {name}: {size(behind)} behind its durable end were not checked; after a lost machine that end may lag: "
@@ -180,9 +192,29 @@ def check(run: RunDirectory) -> int:
         print(f"note   {name}: kept from event {first:,} on; what was before it was trimmed")
     if note.first_step:
         print(f"note   {note.text(None)}")
-    errors = len(problems) + sum(f.severity == "error" for f in findings)
+    errors = len(problems) + len(lost) + sum(f.severity == "error" for f in findings)
     journals = len(log.journals())
     print(f"{'clean' if not errors else f'{errors} errors'}: {journals} journals, {events:,} events")
     if not problems:  # of journals whose frames do not follow from each other a digest says nothing
         print(f"digest {run_digest(checked.digests)}")
     return 1 if errors else 0
+
+
+def _lost(log: FileLog, reads: Mapping[str, Iterable[str]]) -> list[str]:
+    """A line for each actor that could not go on from the snapshots that it has."""
+    lines: list[str] = []
+    for name, reasons in stranded(log, reads).items():
+        directory = log.directory(name)
+        reasons += [f"{path.name} is damaged" for path in damaged_snapshots(directory)]
+        holder = log.holder(name)
+        advice = (
+            f"process {holder.pid} is that actor: stop the run cleanly (Ctrl-C), and it keeps one"
+            if holder is not None
+            else "restore one from a copy of the run, or go on with the copy; as it is the run can be read and replayed, and "
+            "not resumed"
+        )
+        lines.append(
+            f"actor {name} cannot be recovered: it reads what was trimmed, so it has to go on from a snapshot, and none in "
+            f"{directory} can be used: {'; '.join(reasons) or 'there is none'}; {advice}"
+        )
+    return lines

@@ -105,7 +105,7 @@ def _what_goes_on(run: Path, to: Path) -> str:
         return f"it holds only what step {step} needs, as the archive did that it was made of, and cannot be resumed"
     log = FileLog(to / "log")
     before = FileLog(run / "log")
-    actors = stranded(log, {name: before.snapshots(name) for name in log.journals()})
+    actors = stranded(log, {n: {j for s in before.snapshots(n) for j in s.positions} for n in log.journals()})
     if not actors:
         return f"`t1 run --resume {to}` goes on with it, and does again what is missing"
     return (

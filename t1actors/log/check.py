@@ -129,10 +129,12 @@ class _Journal:
 
 @dataclass(frozen=True)
 class CheckedJournals:
-    """``problems`` by journal and place; ``digests``: of each journal's last frame, which stands for all of it."""
+    """``problems`` by journal and place; ``digests``: of each journal's last frame, which stands for all of it; ``reads``: of
+    which other journals its frames applied events."""
 
     problems: list[Problem]
     digests: dict[str, bytes]
+    reads: dict[str, frozenset[str]]
 
 
 def run_digest(digests: Mapping[str, bytes]) -> str:
@@ -173,7 +175,11 @@ def check_journals(log: FileLog, progress: Callable[[int, int], None] | None = N
     finally:
         for journal in journals.values():
             journal.reader.close()
-    return CheckedJournals(problems, {name: journal.digest for name, journal in journals.items()})
+    return CheckedJournals(
+        problems,
+        digests={name: journal.digest for name, journal in journals.items()},
+        reads={name: frozenset(journal.consumed) for name, journal in journals.items()},
+    )
 
 
 def _read_all(log: FileLog, journals: dict[str, _Journal], progress: Callable[[int, int], None]) -> None:

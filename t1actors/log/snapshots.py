@@ -106,7 +106,19 @@ def outlived(files: Iterable[Path], latest: Path) -> list[Path]:
 
 def read_snapshots(directory: Path) -> list[Snapshot]:
     """The whole ones, the newest first."""
-    if not directory.is_dir():
-        return []
-    found = [decode_snapshot(path.read_bytes()) for path in snapshot_files(directory)]
-    return [snapshot for snapshot in found if snapshot is not None]
+    return [snapshot for _, snapshot in _read(directory) if snapshot is not None]
+
+
+def damaged_snapshots(directory: Path) -> list[Path]:
+    """Those that are not whole, the newest first."""
+    return [path for path, snapshot in _read(directory) if snapshot is None]
+
+
+def _read(directory: Path) -> list[tuple[Path, Snapshot | None]]:
+    files = snapshot_files(directory) if directory.is_dir() else []
+    try:
+        return [(path, decode_snapshot(path.read_bytes())) for path in files]
+    except FileNotFoundError:
+        if snapshot_files(directory) == files:
+            raise
+        return _read(directory)  # a newer one was written meanwhile

@@ -133,9 +133,15 @@ def _happenings(view: RunView, event: AnyEvent | UnknownEvent) -> list[Happening
         case LogTrimmed():
             freed = event.segment_bytes + event.blob_bytes
             text = f"trimmed: {size(freed)} deleted, steps from {event.first_step} on replay"
+            given_up = ", ".join(event.given_up)
+            if given_up:
+                text += (
+                    f"; more stays for {given_up}, given up until the run is stopped and resumed (`t1 run --resume`)"
+                )
             if event.trouble:
                 text = f"not trimmed, to be tried again: {event.trouble}"
             fields = {"first_step": event.first_step, "freed_bytes": freed, "trouble": event.trouble}
+            fields["given_up"] = given_up
             return [Happening("log_trimmed", text, fields)]
         case StepOpened() | BatchSealed() | BatchShort() | CriticUpdated() | ActorUpdated():
             return _of_step(view, event)

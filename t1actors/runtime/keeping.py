@@ -69,4 +69,5 @@ def _trimmed(trimmer: Trimmer, count: int) -> LogTrimmed | None:
         blobs=len(plan.blobs) if plan is not None else 0,
         blob_bytes=plan.blob_bytes if plan is not None else 0,
         trouble=trouble,
+        given_up=plan.given_up if plan is not None else (),
     )

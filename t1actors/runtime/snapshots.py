@@ -19,7 +19,7 @@ import msgspec
 from blake3 import blake3
 
 from t1actors.events import EffectIntended
-from t1actors.log.interface import Frame, JournalReader, Log, Snapshot
+from t1actors.log.interface import Frame, JournalReader, Log, Snapshot, Truncated
 from t1actors.runtime.errors import HostError, RecoveryError
 from t1actors.runtime.intents import Intent, Intents
 
@@ -137,18 +137,37 @@ def unfounded(log: Log, name: str, snapshot: Snapshot) -> str:
     return f"has read more of journal {shorter} than there is" if shorter else ""
 
 
-def stranded(log: Log, known: Mapping[str, Iterable[Snapshot]]) -> list[str]:
-    """The journals whose actors could not go on: they need a snapshot, for beginnings of what they read were deleted, and
-    have none that fits what is there. ``known``: snapshots that an actor had in the run that this one was made of: they say
-    what it follows. Raises ``JournalDamaged``."""
+def stranded(log: Log, follows: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """The actors that could not go on: beginnings of what they read were deleted, and no snapshot that they have fits what is
+    there; with why not, of each whole one. ``follows``: by actor, journals that it is known to read, beside those that its
+    snapshots name. Whether a state's form fits the code is not known here. The run may be going on. Raises
+    ``JournalDamaged``."""
     gone = {journal for journal in log.journals() if log.kept_from(journal)}
-    found: list[str] = []
-    for name in log.journals():
-        followed = {name}.union(*(snapshot.positions for snapshot in known.get(name, ())))
-        fitting = (s for s in log.snapshots(name) if not (overtaken(log, s) or unfounded(log, name, s)))
-        if followed & gone and next(fitting, None) is None:
-            found.append(name)
+    found: dict[str, list[str]] = {}
+    for name in log.journals() if gone else ():
+        followed = {name, *follows.get(name, ())}.union(*(snapshot.positions for snapshot in log.snapshots(name)))
+        reasons = _refused(log, name) if followed & gone else None
+        if reasons is not None:
+            found[name] = reasons
     return found
+
+
+def _refused(log: Log, name: str) -> list[str] | None:
+    """Why not, of each snapshot; None when one could be used."""
+    snapshots = log.snapshots(name)
+    while True:
+        reasons: list[str] = []
+        for snapshot in snapshots:
+            try:
+                unfit = overtaken(log, snapshot) or unfounded(log, name, snapshot)
+            except Truncated as error:
+                unfit = f"needs what was deleted ({error})"
+            if not unfit:
+                return None
+            reasons.append(f"the one at event {snapshot.next_sequence:,} {unfit}")
+        before, snapshots = snapshots, log.snapshots(name)
+        if snapshots == before:  # else the run goes on, and what was looked at went because there are others now
+            return reasons
 
 
 def behind(reader: JournalReader, snapshot: Snapshot) -> bool:

@@ -8,7 +8,8 @@ Guarantees:
 - From ``TrimNote.first_step`` on every step stays replayable (``kept_steps``); the note is durable before anything goes, but
   for routing and, where the disk is too full for a note, states of old steps.
 - No actor named in the log is kept from going on: a segment stays while it lies at or behind the reading position in the
-  oldest snapshot that its actor could go on from, or at or behind the frame of its own.
+  oldest snapshot that its actor could go on from, or at or behind the frame of its own. That holds for a replica that was
+  given up, too: it goes on when the run is started again.
 - A blob goes only when events of old steps are all that names it, and not while one may be about to; the routing of turns,
   which only waits to be in its trial's record, goes when its step is sealed. Blobs go before the segments that name them, so
   a trimming that was interrupted is ended by the next.
@@ -23,13 +24,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from t1actors.actors.trials import step_of_trial
 from t1actors.events import (
     PRIVATE_EVENTS,
     ActorInitialised,
     ActorStarted,
     AnyEvent,
     CriticInitialised,
+    ReplicaReclaimed,
     RunFinished,
+    RunStarted,
     StepOpened,
     TurnSampled,
     UnknownEvent,
@@ -58,7 +62,8 @@ _FOR_EVER = 2**62
 
 @dataclass(frozen=True)
 class Plan:
-    """What a trimming deletes. ``held``: journals of which nothing more can go yet although it is old enough, and why."""
+    """What a trimming deletes. ``held``: journals of which nothing more can go yet although it is old enough, and why;
+    ``given_up``: those for whose sake that is so and who go on no sooner than the run is started again."""
 
     note: TrimNote
     last_step: int | None
@@ -66,6 +71,7 @@ class Plan:
     blobs: tuple[str, ...]
     blob_bytes: int
     held: dict[str, str]
+    given_up: tuple[str, ...] = ()
 
     @property
     def segment_bytes(self) -> int:
@@ -95,6 +101,9 @@ class Trimmer:
     """Step -> the sequence of its StepOpened."""
     _started_at: dict[str, int] = field(default_factory=dict[str, int])
     """Journal -> the sequence of the first ActorStarted that names it."""
+    _session: int = 0
+    _given_up: dict[str, int] = field(default_factory=dict[str, int])
+    """Replica -> the last session in which it was given up."""
     _finished: bool = False
     _founded: set[tuple[str, int, bytes]] = field(default_factory=set[tuple[str, int, bytes]])
     """Snapshots of which the journals hold everything: that stays so, for journals are cut at rest only."""
@@ -122,8 +131,11 @@ class Trimmer:
         size = sum(self._blobs.size(digest) for digest in blobs)
         beginnings: dict[str, Beginning] = {}
         held: dict[str, str] = {}
+        given_up: set[str] = set()
         mark = Mark(PUBLISHER, self._opened_at[kept.kept_step])
-        snapshots = {name: self._usable(name) for name in self._log.journals() if name != SUPERVISOR}
+        # A replica may have been given up before it had a journal.
+        actors = {*self._log.journals(), *self._given_up} - {SUPERVISOR}
+        snapshots = {name: self._usable(name) for name in sorted(actors)}
         for name in self._log.journals():
             if name.rstrip("0123456789") not in OF_TURNS:
                 continue
@@ -133,8 +145,9 @@ class Trimmer:
                 beginnings[name] = beginning
             wanted = beginning_of(self._log.directory(name), before=_FOR_EVER, mark=mark)
             if wanted.trimmed.first_segment > beginning.trimmed.first_segment:
-                held[name] = holder
-        return Plan(note, last, beginnings, blobs, size, held)
+                held[name] = self._why(holder, snapshots[holder])
+                given_up |= {holder} & self._away()
+        return Plan(note, last, beginnings, blobs, size, held, tuple(sorted(given_up)))
 
     def carry_out(self, plan: Plan) -> None:
         """Delete. Raises ``OSError``: doing it again goes on."""
@@ -177,18 +190,31 @@ class Trimmer:
         bounds: list[tuple[int, str]] = []
         for actor, kept in snapshots.items():
             if not kept:
-                none = f"actor {actor} has no snapshot yet that it could go on from"
-                bounds.append((0, f"{none} (run.snapshot_events; one is made at a clean stop)"))
-                continue
-            oldest = kept[-1]
-            why = f"actor {actor} goes on from its snapshot at event {oldest.next_sequence:,}"
-            if actor == name:
-                bounds.append((oldest.base_sequence, why))
-            elif name in oldest.positions:
-                bounds.append((oldest.positions[name], why))
-            elif oldest.positions.get(SUPERVISOR, 0) <= started:
-                bounds.append((0, why))  # it may yet learn of the journal, and reads it from the start then
-        return min(bounds, default=(0, "no actor has a snapshot"))
+                bounds.append((0, actor))
+            elif actor == name:
+                bounds.append((kept[-1].base_sequence, actor))
+            elif name in kept[-1].positions:
+                bounds.append((kept[-1].positions[name], actor))
+            elif kept[-1].positions.get(SUPERVISOR, 0) <= started:
+                bounds.append((0, actor))  # it may yet learn of the journal, and reads it from the start then
+        return min(bounds)
+
+    def _why(self, actor: str, kept: list[Snapshot]) -> str:
+        """Why what the actor needs stays, and what to do about it."""
+        place = f"its snapshot at event {kept[-1].next_sequence:,}" if kept else "the beginning, having no snapshot,"
+        if actor in self._away():
+            return (
+                f"replica {actor} was given up in session {self._given_up[actor]} and goes on from {place} when the run is "
+                "started again: resume it (`t1 run --resume`), and this can go when the replica has two newer snapshots"
+            )
+        if kept:
+            return f"actor {actor} goes on from {place}"
+        none = f"actor {actor} has no snapshot yet that it could go on from"
+        return f"{none} (run.snapshot_events; one is made at a clean stop)"
+
+    def _away(self) -> set[str]:
+        """Replicas that run no more in this session, the last one if the run is at rest."""
+        return {replica for replica, session in self._given_up.items() if session == self._session}
 
     def _usable(self, name: str) -> list[Snapshot]:
         """The snapshots that recovery could begin with, the newest first; whether the code fits is not known here."""
@@ -247,6 +273,10 @@ class Trimmer:
                 self._opened_at[event.step] = sequence
             case ActorStarted():
                 self._started_at.setdefault(event.journal, sequence)
+            case RunStarted():
+                self._session = event.session
+            case ReplicaReclaimed():
+                self._given_up[event.replica] = self._session
             case RunFinished():
                 self._finished = True
             case UnknownEvent():  # of a newer version: who knows what it names, and for how long
@@ -265,9 +295,10 @@ def step_of(event: AnyEvent | UnknownEvent) -> int:
     step = getattr(event, "step", None)
     if isinstance(step, int):
         return step
-    trial = getattr(event, "trial", None)
-    number = trial.partition(".")[0].removeprefix("s") if isinstance(trial, str) else ""
-    return int(number) if number.isdecimal() else _FOR_EVER
+    try:
+        return step_of_trial(getattr(event, "trial", ""))
+    except ValueError:
+        return _FOR_EVER
 
 
 def _is_state(event: AnyEvent | UnknownEvent, name: str) -> bool:

@@ -1,5 +1,6 @@
 """The sampler's decisions: when a trial goes on, when it ends and why, and when the barrier is answered."""
 
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import trio.testing
 
 from t1actors import config as cfg
 from t1actors.actors.sampler import Load, Sample, Sampler, SamplerState, turn_seed
+from t1actors.engine.interface import Engine, GenerateRequest, GenerateResult
 from t1actors.events import (
     AnyEvent,
     BarrierOpened,
@@ -31,18 +33,20 @@ from t1actors.events import (
     WeightsOffered,
 )
 from t1actors.log.blobs import MemoryBlobs
-from t1actors.payloads import payload_of
-from t1actors.runtime.actor import ActorContext, Decision, Performing, Unrecoverable
+from t1actors.payloads import digest_of, payload_of
+from t1actors.runtime.actor import ActorContext, Decision, Effect, Performing, Unrecoverable
 from t1actors.runtime.clock import run_virtual
 
 EMPTY = Payload(digest="00", size_bytes=0, inline=b"")
 
 
 class Bench:
-    def __init__(self, tmp_path: Path, *, name: str = "sampler", replicas: int = 1, engine=None) -> None:
+    def __init__(
+        self, tmp_path: Path, *, name: str = "sampler", replicas: int = 1, engine: Engine | None = None
+    ) -> None:
         config = cfg.resolve(preset="smoke", sets=[f"rollout.sampler_replicas={replicas}"]).config
         context = ActorContext(name, tmp_path, config, MemoryBlobs(), 1, lambda: 0.0)
-        self.sampler = Sampler(context, None if engine is None else lambda context: engine)
+        self.sampler = Sampler(context, (lambda context: engine) if engine is not None else None)
         self.state: SamplerState = self.sampler.initial()
         trials = tuple(
             TrialSpec(trial=f"s0.t{n}", index=n, task="l1-100000000", seed=n, turn_limit=2) for n in range(2)
@@ -195,16 +199,56 @@ def test_an_idle_replica_answers_the_barrier_at_once_and_loads_what_is_offered(b
     assert load.stall_s == 600.0
 
 
-class SlowEngine:
-    """Loads three parts, of which the second takes longer."""
+class LoadingEngine:
+    """An engine that generates nothing and says which weights it loaded."""
 
+    name = "engine"
     version = "initial"
 
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+
     @asynccontextmanager
-    async def running(self):
+    async def running(self) -> AsyncIterator[None]:
         yield
 
-    async def load(self, version, weights, *, progress=None):
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        raise AssertionError(f"{request.request_id} is sampled by the weights {self.version}")
+
+    async def load(
+        self, version: str, weights: bytes | memoryview, *, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        assert bytes(weights) == version.encode()
+        self.version = version
+        self.loaded.append(version)
+
+    async def release(self, sequence: str) -> None:
+        raise AssertionError("nothing was generated")
+
+    async def quiesced(self) -> None:
+        raise AssertionError("the sampler counts for itself")
+
+
+def offered(step: int, *, gone: bool = False) -> WeightsOffered:
+    name = f"w{step}"
+    weights = Payload(digest=digest_of(name.encode()), size_bytes=len(name), inline=None if gone else name.encode())
+    return WeightsOffered(step=step, digest=name, weights=weights)
+
+
+async def performed(bench: Bench, effect: Effect) -> list[AnyEvent]:
+    async def no_report(done: float, total: float, unit: str) -> None:
+        raise AssertionError("the sampler reports no progress")
+
+    return list(await bench.sampler.perform(effect, Performing(attempt=1, report=no_report)))
+
+
+class SlowEngine(LoadingEngine):
+    """Loads three parts, of which the second takes longer."""
+
+    async def load(
+        self, version: str, weights: bytes | memoryview, *, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        assert progress is not None
         for done, seconds in enumerate([61.0, 183.0, 61.0], 1):
             await anyio.sleep(seconds)
             progress(done, 3)
@@ -227,6 +271,40 @@ def test_a_load_that_takes_long_says_how_far_it_is_and_only_when_it_got_further(
         assert said == [(start_s + 65.0, 1, 3), (start_s + 245.0, 2, 3)]
 
     run_virtual(main)
+
+
+def test_a_replica_that_missed_weights_loads_only_those_that_were_offered_last(tmp_path: Path) -> None:
+    engine = LoadingEngine()
+    bench = Bench(tmp_path, engine=engine)
+    loads = [load for step in range(3) for load in bench.send(offered(step)).effects]
+
+    async def main() -> None:
+        async with bench.sampler.running():
+            answers = [event for load in loads for event in await performed(bench, load)]
+        assert [(type(event), event.step) for event in answers] == [(WeightsLoaded, 2)]  # pyright: ignore
+
+    trio.run(main)
+    assert engine.loaded == ["w2"]
+
+
+def test_a_replica_whose_weights_are_gone_samples_nothing_before_it_has_others(tmp_path: Path) -> None:
+    engine = LoadingEngine()
+    bench = Bench(tmp_path, engine=engine)
+    [lost] = bench.send(offered(1, gone=True)).effects
+    [sample, _] = bench.ready("s0.t0").effects
+
+    async def main() -> None:
+        async with bench.sampler.running():
+            assert engine.loaded == []
+            assert await performed(bench, lost) == []
+            assert await performed(bench, sample) == []
+            [load] = bench.send(offered(2)).effects
+            assert len(await performed(bench, load)) == 1
+            with pytest.raises(AssertionError, match="is sampled by the weights w2"):
+                await performed(bench, sample)
+
+    trio.run(main)
+    assert engine.loaded == ["w2"]
 
 
 def test_replicas_share_the_trials_by_index(tmp_path: Path) -> None:

@@ -6,8 +6,15 @@ import shutil
 import msgspec
 import pytest
 
-from t1actors.cli.main import main
-from t1actors.events import DiskLow, LogTrimmed, RunFinished, RunPaused, encode
+from t1actors.events import (
+    DiskLow,
+    LogTrimmed,
+    ReplicaReclaimed,
+    RunPaused,
+    RunStarted,
+    decode,
+    encode,
+)
 from t1actors.log.archive import Exported
 from t1actors.log.aside import set_aside
 from t1actors.log.errors import JournalFenced
@@ -15,75 +22,28 @@ from t1actors.log.filelog import FileLog
 from t1actors.log.frame import CommitHead
 from t1actors.log.lock import last_holder
 from t1actors.log.segments import read_end_of, segment_path
-from t1actors.log.snapshots import Snapshot, snapshot_files, write_snapshot
+from t1actors.log.snapshots import snapshot_files, write_snapshot
 from t1actors.observe.happenings import happenings
 from t1actors.observe.view import RunView
 from t1actors.runtime.trim_note import TrimNote, trim_note, write_trim_note
 from t1actors.runtime.trimming import Trimmer
-from tests.observe.recorded import Recorder, half_a_run, whole_run
-
-SEGMENT_BYTES = 2_000
-
-
-def made(directory, write):
-    recorder = Recorder(FileLog(directory / "log", "process", segment_bytes=SEGMENT_BYTES))
-    write(recorder)
-    return recorder
-
-
-def keep_snapshots(directory):
-    """As the actors of a run leave them when it ends: each has read everything."""
-    log = FileLog(directory / "log")
-    ends = {name: end_of(log, name) for name in log.journals()}
-    for name, (base, following, digest) in ends.items():
-        if name != "supervisor":
-            positions = {other: end[1] for other, end in ends.items() if other != name}
-            snapshot = Snapshot(
-                base_sequence=base, next_sequence=following, last_frame=digest, code="", shape="", positions=positions,
-                vector={}, content=msgspec.msgpack.encode({}),
-            )  # fmt: skip
-            write_snapshot(log.directory(name), snapshot, flush=False)
-
-
-def end_of(log, name):
-    reader = log.open_reader(name)
-    while frames := reader.read(max_frames=1):
-        last = frames[0], reader.last_digest()
-    reader.close()
-    frame, digest = last
-    return frame.base_sequence, frame.next_sequence, digest
+from tests.cli.trimmed_runs import SEGMENT_BYTES, finished_run, lie, made, said, stopped_run
+from tests.log.support import frames_of
+from tests.observe.recorded import half_a_run
 
 
 @pytest.fixture
 def recorded(tmp_path):
-    """A finished run on disk whose actors have snapshots."""
-    directory = tmp_path / "runs" / "made"
-    made(directory, whole_run).close()
-    keep_snapshots(directory)
-    return directory
+    return finished_run(tmp_path / "runs" / "made")
 
 
 @pytest.fixture
 def stopped(tmp_path):
-    """The same, stopped just before its end."""
-    directory = tmp_path / "runs" / "stopped"
-
-    def write(recorder):
-        recorder.change = lambda event: RunPaused(step=7, session=1) if isinstance(event, RunFinished) else event
-        whole_run(recorder)
-
-    made(directory, write).close()
-    keep_snapshots(directory)
-    return directory
+    return stopped_run(tmp_path / "runs" / "stopped")
 
 
 def files_of(directory):
-    return {path.relative_to(directory): path.stat().st_size for path in directory.rglob("*") if path.is_file()}
-
-
-def said(capsys, *arguments, status=0):
-    assert main([*map(str, arguments)]) == status
-    return capsys.readouterr()
+    return {str(path.relative_to(directory)): path.stat().st_size for path in directory.rglob("*") if path.is_file()}
 
 
 def test_a_dry_run_says_what_would_go_and_deletes_nothing(recorded, capsys):
@@ -117,6 +77,66 @@ def test_what_is_old_enough_and_must_stay_is_named_with_the_actor_that_needs_it(
         path.unlink()
     out = said(capsys, "log", "trim", stopped, "--keep-steps", 1).out
     assert "journal sampler: more of it is old enough, and stays: actor verifier has no snapshot yet" in out
+
+
+def append(directory, *events):
+    """To the supervisor's journal, at rest."""
+    writer = FileLog(directory / "log", "process").open_writer("supervisor")
+    writer.append(CommitHead(), [encode(event) for event in events])
+    writer.close()
+
+
+def next_session(directory):
+    """RunStarted of the session after the last one."""
+    raws = [raw for frame in frames_of(FileLog(directory / "log"), "supervisor") for raw in frame.events]
+    before = [event for event in map(decode, raws) if isinstance(event, RunStarted)][-1]
+    return msgspec.structs.replace(before, resumed=True, session=before.session + 1)
+
+
+GIVEN_UP = ReplicaReclaimed(replica="sampler1", reason="it died again")
+
+
+def test_a_replica_that_was_given_up_is_named_with_what_lets_go_of_what_it_needs(stopped, capsys):
+    """It went on when the run was started again, so what its older snapshot needs stays; here it had none yet."""
+    append(stopped, next_session(stopped), GIVEN_UP)
+    before = files_of(stopped)["log/pool/000000000000.seg"]
+    out = said(capsys, "log", "trim", stopped, "--keep-steps", 1).out
+    assert files_of(stopped)["log/pool/000000000000.seg"] == before
+    wanted = (
+        "journal pool: more of it is old enough, and stays: replica sampler1 was given up in session 1 and goes on from the "
+        "beginning, having no snapshot, when the run is started again: resume it (`t1 run --resume`)"
+    )
+    assert wanted in out
+
+
+def test_with_a_snapshot_a_replica_that_was_given_up_holds_back_what_is_behind_that(stopped, capsys):
+    append(stopped, next_session(stopped), msgspec.structs.replace(GIVEN_UP, replica="sampler"))
+    log = FileLog(stopped / "log")
+    oldest = log.snapshots("sampler")[-1]
+    place = oldest.positions["pool"] // 2
+    early = msgspec.structs.replace(oldest, positions={**oldest.positions, "pool": place})
+    write_snapshot(log.directory("sampler"), early, flush=False)
+    out = said(capsys, "log", "trim", stopped, "--keep-steps", 1).out
+    assert (
+        "journal pool: more of it is old enough, and stays: replica sampler was given up in session 1 and goes on from its "
+        f"snapshot at event {early.next_sequence:,} when the run is started again"
+    ) in out
+    assert 0 < log.kept_from("pool") <= place
+
+
+def test_once_the_run_was_started_again_such_a_replica_is_an_actor_like_others(stopped, capsys):
+    append(stopped, next_session(stopped), GIVEN_UP)
+    append(stopped, next_session(stopped))
+    trimmer = Trimmer(stopped)
+    plan = trimmer.plan(1)
+    trimmer.close()
+    assert plan.given_up == ()
+    assert "actor sampler1 has no snapshot yet that it could go on from" in plan.held["pool"]
+
+
+def test_a_finished_run_waits_for_no_replica(recorded, capsys):
+    append(recorded, GIVEN_UP)
+    assert "and stays" not in said(capsys, "log", "trim", recorded, "--keep-steps", 1).out
 
 
 def test_check_notes_from_where_on_what_is_kept(recorded, capsys):
@@ -204,6 +224,13 @@ def test_a_display_says_what_was_trimmed_and_what_to_do_about_a_low_disk():
     texts = [happening.text for happening in happenings(RunView(), told)]
     assert texts[0] == "trimmed: 7.0 MB deleted, steps from 3 on replay"
     assert texts[1] == "not trimmed, to be tried again: read-only"
+    [told] = happenings(
+        RunView(), [LogTrimmed(first_step=3, kept_step=2, steps=2, **sizes, given_up=("sampler1", "sampler3"))]
+    )
+    assert told.text.startswith(
+        "trimmed: 7.0 MB deleted, steps from 3 on replay; more stays for sampler1, sampler3, given"
+    )
+    assert "stopped and resumed (`t1 run --resume`)" in told.text
     assert "5.0 MB of disk are free: no step opens" in texts[2]
     assert "t1 log trim" in texts[2]
 
@@ -212,15 +239,6 @@ def test_the_note_is_read_as_it_was_written(tmp_path):
     assert trim_note(tmp_path) == TrimNote(first_step=0, kept_step=0, steps=0)
     write_trim_note(tmp_path, TrimNote(first_step=5, kept_step=4, steps=3))
     assert trim_note(tmp_path) == TrimNote(first_step=5, kept_step=4, steps=3)
-
-
-def lie(recorded, name):
-    """Snapshots of frames that the journal does not have, as a cut of it once left them."""
-    log = FileLog(recorded / "log")
-    for snapshot in log.snapshots(name):
-        wrong = msgspec.structs.replace(snapshot, last_frame=bytes(32), next_sequence=snapshot.next_sequence + 1)
-        write_snapshot(log.directory(name), wrong, flush=False)
-    return log
 
 
 def test_a_snapshot_of_what_was_cut_off_does_not_count(recorded, capsys):

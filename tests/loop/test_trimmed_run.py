@@ -108,6 +108,17 @@ def test_without_a_snapshot_a_trimmed_runs_actor_is_refused_by_name(whole: TinyR
         recovered_by(log, "assembler", built("assembler", dict(ACTORS)["assembler"], whole, trimmed), epoch=3)
 
 
+@pytest.mark.parametrize("name", ["critic", "actor"])
+def test_the_trainers_of_a_trimmed_run_need_no_snapshot(whole: TinyRun, trimmed: Path, name: str) -> None:
+    """So their states may get another form: nothing that they read is ever trimmed."""
+    log, factory = FileLog(trimmed / "log"), dict(ACTORS)[name]
+    assert beginning(log, name, code="", form="another") is None
+    [snapshot, *_] = log.snapshots(name)
+    folded = recovered_by(log, name, built(name, factory, whole, trimmed), epoch=3)
+    gone_on = recovered_by(log, name, built(name, factory, whole, trimmed), epoch=3, snapshot=snapshot)
+    assert rebuilt(folded) == rebuilt(gone_on)
+
+
 def test_the_kept_steps_replay_and_the_others_say_why_not(trimmed: Path) -> None:
     first = trim_note(trimmed).first_step
     replayer = Replayer.open(trimmed)

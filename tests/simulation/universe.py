@@ -78,7 +78,7 @@ class Universe:
         self.powerless = False
         """The power is off: descriptors are the disk's to close."""
         self.cursed = ""
-        """A replica that dies whenever it is started."""
+        """A replica that dies whenever it is started, until the run is started again."""
         self.free_bytes = 10**12
         self.wall_step_ns = 0
         self.interrupt = anyio.Event()
@@ -232,6 +232,7 @@ class Universe:
     async def session(self) -> RunResult | None:
         """Starts the run, or goes on with it; None when the supervisor or the machine died."""
         incarnation = self.supervisor = self.born("supervisor")
+        self.cursed = ""
         run_dir = self.run_dir
         log = SimLog(self, incarnation)
         plan = RunPlan(
