@@ -1,4 +1,4 @@
-"""The machine's slots: never more than the cap over all pools, and those of dead pools come back, neither too early nor never."""
+"""The machine's slots: never more than the cap over all pools; those of dead pools come back, not too early and not never."""
 
 import os
 import subprocess
