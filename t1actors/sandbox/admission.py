@@ -88,7 +88,7 @@ class Admission:
         self._on_node: set[str] = set()
         """Keys that hold one of the machine's slots."""
         self._line: deque[tuple[str, anyio.Event]] = deque()
-        self._granted = 0
+        self.granted = 0
         """How many have a slot of this pool and wait for what else it takes."""
 
     @property
@@ -98,7 +98,7 @@ class Admission:
     @property
     def waiting(self) -> int:
         """How many wait for a slot or a token."""
-        return len(self._line) + self._granted
+        return len(self._line) + self.granted
 
     async def token(self) -> float:
         """A token alone, to create once more what holds a slot. Returns the seconds waited."""
@@ -123,7 +123,7 @@ class Admission:
             finished = True
         finally:
             if granted.is_set():
-                self._granted -= 1
+                self.granted -= 1
             if not finished:
                 self._line = deque(waiter for waiter in self._line if waiter[1] is not granted)
                 if granted.is_set():
@@ -158,5 +158,5 @@ class Admission:
         while self._line and len(self._live) < self._max_live:
             key, granted = self._line.popleft()
             self._live.add(key)
-            self._granted += 1
+            self.granted += 1
             granted.set()
