@@ -51,6 +51,7 @@ from t1actors.events import (
     SandboxRetried,
     SandboxSealed,
     StepOpened,
+    TaskQuarantined,
     TimerFired,
     TrialCancelled,
     TrialFailed,
@@ -218,7 +219,10 @@ class Pool:
         if what == "create" and going_on:
             seconds = self._config.rollout.trial_deadline_s
             return Decision(effects=[Wait(key=f"{trial}{DEADLINE}", seconds=seconds)])
-        quarantined = state.quarantine.due(self._config.sandbox.quarantine_after)
+        quarantined = [
+            TaskQuarantined(task=task, tries=tries.count, cause=tries.cause, detail=tries.detail)
+            for task, tries in state.quarantine.due(self._config.sandbox.quarantine_after)
+        ]
         reclaim = self._reclaim_if_idle(state, trial)
         return Decision(events=quarantined, effects=reclaim, cancels=[f"{trial}{DEADLINE}"] if reclaim else [])
 
