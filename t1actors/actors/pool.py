@@ -257,14 +257,14 @@ class Pool:
             spec = self._spec(effect.trial, task)
             made = await self._made(spec)
         except TaskError as error:
-            return [TrialFailed(trial=effect.trial, cause="task", detail=str(error), creating=True)]
+            return self._not_made(effect, "task", str(error))
         except SandboxUnavailable:
             raise  # the fork server is gone, or the host changed: a restarted pool finds out, a failed trial would not
-        except TimeoutError:
+        except TimeoutError as error:
             detail = f"no sandbox within {config.create_deadline_s:g} s (sandbox.create_deadline_s)"
-            return [TrialFailed(trial=effect.trial, cause="TimeoutError", detail=detail, creating=True)]
+            return self._not_made(effect, type(error).__name__, detail)
         except SandboxError as error:
-            return [TrialFailed(trial=effect.trial, cause=type(error).__name__, detail=str(error), creating=True)]
+            return self._not_made(effect, type(error).__name__, str(error))
         self._restoring.whole(effect.trial)  # nothing was run in it
         performing.phases.update(made.created.phases)
         return [
@@ -279,6 +279,14 @@ class Pool:
                 create_s=anyio.current_time() - started_s - image_s - made.token_wait_s - made.slot_wait_s,
             )
         ]
+
+    def _not_made(self, effect: Create, cause: str, detail: str) -> list[AnyEvent]:
+        """With the try that is the last one its task is named first, so that who replaces the trial takes another."""
+        failed = TrialFailed(trial=effect.trial, cause=cause, detail=detail, creating=True)
+        after, quarantine = self._config.sandbox.quarantine_after, self._state.quarantine
+        if not quarantine.is_last(effect.task, after):
+            return [failed]
+        return [TaskQuarantined(task=effect.task, tries=after, cause=cause, detail=detail), failed]
 
     def _spec(self, trial: str, task: Task) -> SandboxSpec:
         return SandboxSpec(

@@ -109,7 +109,8 @@ class PublisherState:
     reclaiming: bool = False
     """The end waits for them."""
     quarantined: dict[str, str] = field(default_factory=dict[str, str])
-    """Tasks for which no sandbox can be made, and why."""
+    """Tasks for which no sandbox can be made, and why; ``not_made``: why the last one could not."""
+    not_made: str = ""
 
     def replica(self, name: str) -> Replica:
         """What is known of it; nothing yet before it is started."""
@@ -174,6 +175,8 @@ class Publisher:
                 state.sampled_by[spec.trial] = owner(spec.index, self._count, event.reclaimed)
             case EpisodeEnded() | TrialCancelled() | TrialFailed():
                 state.sampled_by.pop(event.trial, None)
+                if isinstance(event, TrialFailed) and event.creating:
+                    state.not_made = f"{event.cause}: {event.detail}"
             case SandboxReclaimed():
                 state.held.discard(event.trial)
             case TaskQuarantined():
@@ -354,20 +357,16 @@ class Publisher:
 
     def _nothing_graded(self, state: PublisherState, event: BatchSealed) -> Decision:
         reason = f"step {event.step}: not one of {event.launched} trials was graded; `t1 log cat` shows each cause"
-        if state.quarantined:
-            reason += f"; no sandbox can be made for {named(state.quarantined)}"
+        if state.quarantined or state.not_made:
+            reason += f"; no sandbox can be made for {named(state.quarantined) or f'the last one, {state.not_made}'}"
         return _failed(event.step, reason)
 
     def _open(self, state: PublisherState, step: int) -> Decision:
         """The next step, or that it has no trials."""
         if self._schedule.planned(step, state.quarantined).trials:
             return Decision(events=self._opening(state, step))
-        purpose = self._schedule.purpose(step)
-        return _failed(
-            step,
-            f"step {step} ({purpose}): no task is left to draw, no sandbox can be made for any: {named(state.quarantined)}; "
-            "make the tasks run (`t1 log cat RUN --kind TaskQuarantined` names all) and start a new run",
-        )
+        why = f"no task is left to draw, no sandbox can be made for any: {named(state.quarantined)}"
+        return _failed(step, f"step {step}: {why}; make the tasks run and start a new run")
 
     def _opening(self, state: PublisherState, step: int) -> list[AnyEvent]:
         """StepOpened(step), and StepOpened(step + 1) when the two begin a segment."""

@@ -47,6 +47,11 @@ class Quarantine:
         self.tries.pop(event.task, None)
         self.tasks[event.task] = f"{event.cause}: {event.detail}"
 
+    def is_last(self, task: str, after: int) -> bool:
+        """Whether one more try that fails is enough."""
+        tries = self.tries.get(task)
+        return task not in self.tasks and (tries.count if tries is not None else 0) + 1 >= after
+
     def due(self, after: int) -> list[tuple[str, Tries]]:
         """Tasks of which ``after`` tries have failed."""
         return [(task, tries) for task, tries in self.tries.items() if tries.count >= after]

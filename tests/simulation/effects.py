@@ -48,7 +48,7 @@ from t1actors.models.tokenizer import Tokenizer
 from t1actors.payloads import digest_of, pack, pack_array, unpack, unpack_array
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxSealed
 from t1actors.sandbox.interface import Created, Leftover, RunRequest, RunResult, SandboxSpec
-from t1actors.tasks.task import Environment, Task
+from t1actors.tasks.task import Environment, Task, TaskError
 from t1actors.tito.record import Geometry
 from t1actors.train.actor_step import staleness
 from tests.actors.samples import actor_updated, critic_updated
@@ -219,7 +219,12 @@ class SimBackend:
 
 
 class SimTasks:
+    def __init__(self, universe: Universe) -> None:
+        self._universe = universe
+
     def read(self, name: str) -> Task:
+        if name in self._universe.broken:
+            raise TaskError(f"task {name}: nobody knows how to build it")
         return Task(
             name=name,
             path=Path("tasks") / name,
@@ -247,7 +252,7 @@ class SimTasks:
 class SimPool(Pool):
     def __init__(self, context, universe: Universe, incarnation: Incarnation) -> None:
         super().__init__(context, lambda context: SimBackend(universe, incarnation), universe.admission)
-        self._tasks = SimTasks()
+        self._tasks = SimTasks(universe)
 
 
 class SimVerifier(Verifier):

@@ -99,6 +99,8 @@ class Universe:
         self.moments = 0
         self.boots = 0
         self.deaths: list[str] = []
+        self.broken: frozenset[str] = frozenset()
+        """Tasks of which nobody can make a sandbox."""
         self._tried: set[str] = set()
         self._creations_s: list[float] = []
         self._lives = 0
