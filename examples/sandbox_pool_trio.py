@@ -2,8 +2,8 @@
 
     sudo python examples/sandbox_pool_trio.py [DIRECTORY]     # a root that makes namespaces: `t1 doctor` says if it can
 
-Two pools share DIRECTORY/node. Here they are tasks of one program; as processes they would share it alike, also when one of them
-is killed and started again. The same code runs under asyncio: ``anyio.run(main, ...)``.
+Two pools share DIRECTORY/node. Here they are tasks of one program; as processes they would share it alike, also when one
+of them is killed and started again. The same code runs under asyncio: ``anyio.run(main, ...)``.
 """
 
 from __future__ import annotations
