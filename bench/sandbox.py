@@ -26,7 +26,16 @@ from t1actors.runtime.orphans import Orphans, adopting
 from t1actors.sandbox.archive import archive_of_files
 from t1actors.sandbox.backend import NamespaceBackend
 from t1actors.sandbox.errors import SandboxError
-from t1actors.sandbox.interface import Created, Layer, Limits, RunRequest, RunResult, SandboxBackend, SandboxSpec
+from t1actors.sandbox.interface import (
+    Created,
+    Layer,
+    Leftover,
+    Limits,
+    RunRequest,
+    RunResult,
+    SandboxBackend,
+    SandboxSpec,
+)
 from t1actors.tasks.generate import WORKDIR
 from t1actors.tasks.pools import builtin_names
 from t1actors.tasks.reader import read_task
@@ -73,6 +82,9 @@ class KillLater:
 
     async def list(self) -> list[str]:
         return await self.backend.list()
+
+    async def reap(self, *, dry_run: bool = False) -> list[Leftover]:
+        return await self.backend.reap(dry_run=dry_run)
 
     async def renew(self, sandbox: str) -> None:
         await self.backend.renew(sandbox)

@@ -82,6 +82,10 @@ async def main(directory: Path) -> None:
             print(done.result())
         await limits(pool)
         await interrupted(pool)
+        counts = pool.metrics
+        print(
+            f"made {counts.created}, reclaimed {counts.reclaimed}, leaked {counts.leaked}, tried again {counts.retries}"
+        )
 
 
 def show(directory: Path) -> None:

@@ -117,7 +117,10 @@ class RolloutConfig:
     """New weights may take as long as they need to load; a replica that shows no progress for so long is taken for stuck: its
     process is killed, and loads them when it is back."""
     trial_deadline_s: float = 5400.0
+    """From a trial's sandbox being there to its tree being sealed; as long may it wait for the sandbox. What takes longer is
+    infrastructure's fault, and not measured."""
     agent_deadline_s: float = 3600.0
+    """Of that, for the agent: then its episode ends, and is graded as it stands."""
     command_deadline_s: float = 5.0
     on_batch_short: Literal["continue", "stop"] = "continue"
 
@@ -129,8 +132,22 @@ class SandboxConfig:
     backend: Literal["namespaces"] = "namespaces"
     rate_per_s: float = 100.0
     burst: int = 32
+    """Creations: ``burst`` at once, and so many a second; through restarts, and over all runs with the same node_dir."""
     max_live: int = 128
+    """Of one run."""
+    node_dir: str = ""
+    """A directory that the runs of a machine share, such as /run/t1actors: those with the same one share ``rate_per_s``,
+    ``burst`` and ``node_max_live``, and should give the same numbers. Empty: the run shares with nobody."""
+    node_max_live: int = 0
+    """Sandboxes that may live at once on the machine, over all runs with the same node_dir. 0: no such limit."""
     create_deadline_s: float = 30.0
+    """Of one try to make a sandbox."""
+    retries: int = 2
+    """More tries to make a sandbox after a fault of the infrastructure."""
+    retry_pause_s: float = 0.2
+    """Before the first of them; twice as long before each later one, and up to half more or less."""
+    quarantine_after: int = 3
+    """After so many trials of a task, one after the other, for which no sandbox could be made it is not drawn again."""
     lease_s: float = 120.0
     memory_mb: int = 256
     disk_mb: int = 64
@@ -468,6 +485,10 @@ def _validate(config: Config) -> None:
     need(config.sandbox.burst >= 1, f"sandbox.burst = {config.sandbox.burst}: must be at least 1")
     need(config.sandbox.max_live >= 1, f"sandbox.max_live = {config.sandbox.max_live}: must be at least 1")
     need(
+        config.sandbox.node_max_live == 0 or config.sandbox.node_dir != "",
+        f"sandbox.node_max_live = {config.sandbox.node_max_live}: needs sandbox.node_dir, the same in all runs here",
+    )
+    need(
         0 <= t.gamma <= 1 and 0 <= t.lam <= 1, f"train.gamma = {t.gamma}, train.lam = {t.lam}: both must lie in [0, 1]"
     )
     need(t.snapshot_every >= 1, f"train.snapshot_every = {t.snapshot_every}: must be at least 1")
@@ -512,6 +533,9 @@ _LEAST: Mapping[str, int] = {
     "sandbox.disk_mb": 1,
     "sandbox.processes": 2,
     "sandbox.output_bytes": 0,
+    "sandbox.node_max_live": 0,
+    "sandbox.retries": 0,
+    "sandbox.quarantine_after": 1,
     "verify.parallel": 1,
     "train.micro_batch_ids": 1,
     "train.ranks": 1,
@@ -522,6 +546,7 @@ _POSITIVE = (
     "rollout.command_deadline_s",
     "sandbox.create_deadline_s",
     "sandbox.lease_s",
+    "sandbox.retry_pause_s",
     "verify.deadline_s",
     "run.backoff_s",
     "run.backoff_max_s",

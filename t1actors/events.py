@@ -413,11 +413,39 @@ class SandboxReclaimed(Event, frozen=True, kw_only=True):
 
 
 class TrialFailed(Event, frozen=True, kw_only=True):
-    """Infrastructure failed this trial: it is unmeasured, never a reward."""
+    """Infrastructure failed this trial: it is unmeasured, never a reward. ``creating``: its sandbox could not be made."""
 
     trial: str
     cause: str
     detail: str = ""
+    creating: bool = False
+
+
+class SandboxRetried(Event, frozen=True, kw_only=True):
+    """Infrastructure failed the ``attempt``-th try to make the trial's sandbox, and after ``pause_s`` there was another."""
+
+    trial: str
+    attempt: int
+    cause: str
+    detail: str
+    pause_s: float
+
+
+class TaskQuarantined(Event, frozen=True, kw_only=True):
+    """No sandbox could be made for the task in ``tries`` trials, and in none since its last success: it is not drawn again.
+    ``cause`` and ``detail`` are the last trial's."""
+
+    task: str
+    tries: int
+    cause: str
+    detail: str
+
+
+class SandboxesReaped(Event, frozen=True, kw_only=True):
+    """What nobody owned any more, found when the pool started, by kind, and removed; ``trouble``: what could not be."""
+
+    found: dict[str, int]
+    trouble: tuple[str, ...] = ()
 
 
 # --- sampler ------------------------------------------------------------------------------------------------------------
@@ -680,7 +708,7 @@ AnyEvent = Union[  # noqa: UP007  (X | Y would be one very long line)
     RunStopped,
     StepOpened, BarrierOpened, WeightsOffered, WeightsPublished, RunFinished, RunFailed, RunPaused,
     SandboxRequested, SandboxReady, TurnExecuted, SandboxRestored, ObservationDiverged, SandboxSealed, SandboxReclaimed,
-    TrialFailed,
+    TrialFailed, SandboxRetried, TaskQuarantined, SandboxesReaped,
     TurnSampled, EpisodeEnded, GenerationQuiesced, WeightsLoaded, RewardReported,
     Graded, TrajectoryAssembled, TrialReplaced, TrialCancelled, BatchSealed, BatchShort,
     CriticInitialised, ValuesEstimated, CriticUpdated, ActorInitialised, ActorUpdated, ModelExported,

@@ -3,10 +3,10 @@
     python tools/events_picture.py                # writes docs/pictures/events.svg
     python tools/events_picture.py --out FILE
 
-An actor states the events that its file builds, and acts on those that its `fold` or `decide` matches and an actor in its
-`reads` states. Found by reading the source (nothing is imported), so the picture cannot say what the code does not; a test
-compares the committed one. Only the order of the rows is written here: it tells the story of a step, and an event that is
-not in it stops the script.
+An actor states the events that its file builds (or one that begins with its name, as `pool_state.py` does), and acts on
+those that its `fold` or `decide` matches and an actor in its `reads` states. Found by reading the source (nothing is
+imported), so the picture cannot say what the code does not; a test compares the committed one. Only the order of the rows is
+written here: it tells the story of a step, and an event that is not in it stops the script.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "pictures" / "events.svg"
 ACTORS = ("publisher", "pool", "sampler", "verifier", "assembler", "critic", "actor")
 STORY = {
-    "the run begins": ("CriticInitialised", "ActorInitialised"),
+    "the run begins": ("CriticInitialised", "ActorInitialised", "SandboxesReaped"),
     "a step opens": ("StepOpened", "SandboxRequested", "SandboxReady"),
     "a trial, turn by turn": ("TurnSampled", "TurnExecuted", "SandboxRestored", "ObservationDiverged", "EpisodeEnded"),
     "it is graded": ("SandboxSealed", "SandboxReclaimed", "Graded", "TrajectoryAssembled"),
-    "what goes wrong": ("TrialFailed", "TrialReplaced", "BatchShort"),
+    "what goes wrong": ("SandboxRetried", "TrialFailed", "TaskQuarantined", "TrialReplaced", "BatchShort"),
     "the batch is full": ("BatchSealed", "TrialCancelled"),
     "training": ("ValuesEstimated", "CriticUpdated", "ActorUpdated"),
     "the barrier": ("BarrierOpened", "GenerationQuiesced", "WeightsOffered", "WeightsLoaded", "WeightsPublished"),
@@ -66,13 +66,14 @@ def event_names() -> frozenset[str]:
 
 @cache
 def part(name: str) -> Part:
-    """The actor ``name``, from t1actors/actors/NAME.py."""
-    tree = ast.parse((ROOT / "t1actors" / "actors" / f"{name}.py").read_text())
+    """The actor ``name``, from t1actors/actors/NAME.py and NAME_*.py."""
+    folder = ROOT / "t1actors" / "actors"
+    files = [folder / f"{name}.py", *sorted(folder.glob(f"{name}_*.py"))]
     events = event_names()
     reads: set[str] = set()
     states: set[str] = set()
     matches: set[str] = set()
-    for node in ast.walk(tree):
+    for node in (node for file in files for node in ast.walk(ast.parse(file.read_text()))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             states.add(node.func.id)
         elif isinstance(node, ast.MatchClass) and isinstance(node.cls, ast.Name):

@@ -4,6 +4,7 @@ Guarantees:
 - A batch holds the first B *graded* trials of its step, ordered by trial index; which they are is an event.
 - An ungraded trial (infrastructure, verifier fault) is never a reward: while fewer than B can finish it is replaced by a new
   trial of the same task, at most ``REPLACEMENTS_PER_TRIAL`` times the launch in all; then BatchShort says what is missing.
+  One of a task in quarantine is replaced by one of another task, where the step has no fixed ones.
   An interruption of the run ends its sandboxes and is nobody's fault: after it the step may replace as many again.
 - The rest is cancelled when the batch is sealed; what was lost is reported by family and by length.
 - Late events of trials that are no longer in play are ignored.
@@ -17,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from t1actors.actors.schedule import Schedule
 from t1actors.actors.trials import step_of_trial, trial_id, trial_seed
 from t1actors.events import (
     AnyEvent,
@@ -31,6 +33,7 @@ from t1actors.events import (
     ReplicaReclaimed,
     RunStarted,
     StepOpened,
+    TaskQuarantined,
     TrajectoryAssembled,
     TrialCancelled,
     TrialFailed,
@@ -42,6 +45,7 @@ from t1actors.events import (
 from t1actors.models.folder import model_folder
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing
 from t1actors.tasks.generate import make_named_task, parse_name
+from t1actors.tasks.pools import turn_limit
 from t1actors.tito.record import Geometry
 from t1actors.tito.stitch import stitch
 from t1actors.tito.stored import store
@@ -103,6 +107,8 @@ class AssemblerState:
     steps: dict[int, StepProgress] = field(default_factory=dict[int, StepProgress])
     reclaimed: set[str] = field(default_factory=set[str])
     """Replicas that sample nothing in this session any more."""
+    quarantined: set[str] = field(default_factory=set[str])
+    """Tasks for which no sandbox can be made."""
 
 
 class Assembler:
@@ -115,6 +121,7 @@ class Assembler:
         self._config = context.config
         self._blobs = context.blobs
         folder = model_folder(context.config.model.policy)
+        self._schedule = Schedule(context.config, context.run_dir)
         self._geometry = Geometry.of_model_config((folder / "config.json").read_bytes())
         self._state = AssemblerState()
 
@@ -129,6 +136,8 @@ class Assembler:
                     step.replace_anew()
             case ReplicaReclaimed():
                 state.reclaimed.add(event.replica)
+            case TaskQuarantined():
+                state.quarantined.add(event.task)
             case StepOpened():
                 specs = {spec.trial: spec for spec in event.trials}
                 step = state.steps[event.step] = StepProgress(
@@ -242,21 +251,35 @@ class Assembler:
             return NOTHING
         if step.missing <= 0:
             return NOTHING
-        if step.replaceable > 0:
-            return Decision(events=[self._replacement(state, step, trial, step.next_index)])
+        task = self._task_instead(state, step, trial, step.next_index)
+        if step.replaceable > 0 and task is not None:
+            return Decision(events=[self._replacement(state, step, trial, step.next_index, task)])
         if step.in_play:
             return NOTHING
         return self._seal(state, step.step)
 
     def _replacements(self, state: AssemblerState, step: StepProgress) -> list[TrialReplaced]:
         """For what is missing, as far as there are failed trials that nothing has replaced."""
-        waiting = [trial for trial in step.failed if trial not in step.replaced]
-        chosen = waiting[: max(0, min(step.missing, step.replaceable))]
-        return [self._replacement(state, step, trial, step.next_index + n) for n, trial in enumerate(chosen)]
+        replacements: list[TrialReplaced] = []
+        room = max(0, min(step.missing, step.replaceable))
+        for trial in step.failed:
+            index = step.next_index + len(replacements)
+            task = self._task_instead(state, step, trial, index)
+            if trial not in step.replaced and task is not None and len(replacements) < room:
+                replacements.append(self._replacement(state, step, trial, index, task))
+        return replacements
 
-    def _replacement(self, state: AssemblerState, step: StepProgress, trial: str, index: int) -> TrialReplaced:
+    def _task_instead(self, state: AssemblerState, step: StepProgress, trial: str, index: int) -> str | None:
+        """Of which task a trial is to replace ``trial``: the same, as long as there can be one of it."""
+        task = step.specs[trial].task
+        return task if task not in state.quarantined else self._schedule.substitute(step.step, index, state.quarantined)
+
+    def _replacement(
+        self, state: AssemblerState, step: StepProgress, trial: str, index: int, task: str
+    ) -> TrialReplaced:
         name = trial_id(step.step, index)
-        spec = step.specs[trial]
+        same = step.specs[trial].task == task
+        limit = step.specs[trial].turn_limit if same else turn_limit(task, self._config.rollout)
         return TrialReplaced(
             step=step.step,
             temperature=step.temperature,
@@ -264,11 +287,7 @@ class Assembler:
             cause=step.failed[trial],
             reclaimed=tuple(sorted(state.reclaimed)),
             replacement=TrialSpec(
-                trial=name,
-                index=index,
-                task=spec.task,
-                seed=trial_seed(self._config.run.seed, name),
-                turn_limit=spec.turn_limit,
+                trial=name, index=index, task=task, seed=trial_seed(self._config.run.seed, name), turn_limit=limit
             ),
         )
 

@@ -6,31 +6,53 @@ Guarantees:
   that is gone is made again, with the commands that were run in it (``restoring``).
 - Only infrastructure makes a TrialFailed; what the agent does to itself ends as an exit code, and is graded.
 - Every sandbox is reclaimed, also of cancelled and failed trials, and only when nothing of its trial is under way.
+- A creation that infrastructure fails is tried again, within a bound, and each time said (SandboxRetried); a task for which
+  no sandbox can be made is named (TaskQuarantined), and no trial of it is begun any more.
+- Whatever hangs, hangs for a time: each command, each try to create, the wait for it, and the whole trial have deadlines.
+- What an earlier pool left that nobody owns is removed when this one starts (SandboxesReaped).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Protocol
 
 import anyio
 
-from t1actors.actors.restoring import Diverged, History, Restored, Restoring
+from t1actors.actors.pool_admission import admission
+from t1actors.actors.pool_effects import (
+    DEADLINE,
+    REAP,
+    RECLAIM,
+    Create,
+    Reap,
+    Reclaim,
+    Run,
+    Seal,
+    trial_of,
+)
+from t1actors.actors.pool_state import PoolState, fold_pool
+from t1actors.actors.restoring import Diverged, Restored, Restoring
 from t1actors.actors.task_files import TaskFiles
 from t1actors.events import (
+    ActorStarted,
     AnyEvent,
     EffectFinished,
-    EffectIntended,
     EpisodeEnded,
     ObservationDiverged,
+    SandboxesReaped,
     SandboxReady,
     SandboxReclaimed,
     SandboxRequested,
     SandboxRestored,
+    SandboxRetried,
     SandboxSealed,
     StepOpened,
+    TaskQuarantined,
+    TimerFired,
     TrialCancelled,
     TrialFailed,
     TrialReplaced,
@@ -41,62 +63,20 @@ from t1actors.events import (
 )
 from t1actors.harness.native import observation_text
 from t1actors.payloads import pack
-from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable
-from t1actors.sandbox.admission import Admission, TokenBucket
+from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable, Wait
+from t1actors.sandbox.admission import Admission
 from t1actors.sandbox.backend import NamespaceBackend
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxUnavailable
 from t1actors.sandbox.errors import SandboxSealed as SealedMeanwhile
-from t1actors.sandbox.interface import Limits, RunRequest, RunResult, SandboxBackend, SandboxSpec
-from t1actors.sandbox.pool import SandboxPool
+from t1actors.sandbox.interface import Leftover, Limits, RunRequest, RunResult, SandboxBackend, SandboxSpec
+from t1actors.sandbox.pool import PoolCreated, SandboxPool
+from t1actors.sandbox.retries import Retry, RetryPolicy
 from t1actors.tasks.layers import environment_layers
 from t1actors.tasks.task import Task, TaskError
 
 COMMAND_MARGIN_S = 30.0
 """A command's effect may outlast the command's own limit by this: the shim must kill, collect and answer."""
-
-
-RECLAIM = "/kill"
 RECLAIM_DEADLINE_S = 60.0
-
-
-class Create(Effect, frozen=True, kw_only=True):
-    """Make the trial's sandbox, once it is admitted."""
-
-    trial: str
-    task: str
-
-
-class Run(Effect, frozen=True, kw_only=True):
-    """Run one turn's command; the key makes it once."""
-
-    trial: str
-    turn: int
-    command: str
-
-
-class Seal(Effect, frozen=True, kw_only=True):
-    """End the trial's processes and store what was written."""
-
-    trial: str
-    task: str
-
-
-class Reclaim(Effect, frozen=True, kw_only=True):
-    """Kill the trial's sandbox, if it has one."""
-
-    trial: str
-
-
-@dataclass
-class PoolState:
-    """``in_play``: trials that commands are run for. ``ending``: trials to be sealed. ``held``: trials that may have a
-    sandbox. ``open``: keys of a trial's effects under way, its reclaiming aside. The values are tasks, and keys."""
-
-    in_play: dict[str, str] = field(default_factory=dict[str, str])
-    ending: dict[str, str] = field(default_factory=dict[str, str])
-    held: set[str] = field(default_factory=set[str])
-    open: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
-    history: History = field(default_factory=History)
 
 
 class Backend(SandboxBackend, Protocol):
@@ -115,18 +95,26 @@ class Pool:
     """See the module."""
 
     reads = frozenset({"publisher", "sampler", "assembler"})
-    effect_type = Create | Run | Seal | Reclaim
+    effect_type = Create | Run | Seal | Reclaim | Reap
 
-    def __init__(self, context: ActorContext, make_backend: Callable[[ActorContext], Backend] | None = None) -> None:
-        """``make_backend``: what makes sandboxes; None: namespaces. Raises ``Unrecoverable``."""
+    def __init__(
+        self,
+        context: ActorContext,
+        make_backend: Callable[[ActorContext], Backend] = _namespaces,
+        make_admission: Callable[[ActorContext], Admission] = admission,
+    ) -> None:
+        """``make_backend``: what makes sandboxes; ``make_admission``: when it may. Raises ``Unrecoverable``."""
         config = context.config
         self._config = config
         self._blobs = context.blobs
         self._tasks = TaskFiles(config.tasks, context.run_dir)
-        self._backend = (make_backend or _namespaces)(context)
-        bucket = TokenBucket(config.sandbox.rate_per_s, config.sandbox.burst, monotonic=context.monotonic)
-        admission = Admission(bucket, config.sandbox.max_live, monotonic=context.monotonic)
-        self._pool = SandboxPool(self._backend, admission)
+        self._backend = make_backend(context)
+        sandbox = config.sandbox
+        retries = RetryPolicy(sandbox.retries, sandbox.retry_pause_s, seed=config.run.seed)
+        self._pool = SandboxPool(self._backend, make_admission(context), retries)
+        self._retried: dict[str, list[SandboxRetried]] = {}
+        """By trial, what is not said yet."""
+        self._leftovers: list[Leftover] = []
         self._state = PoolState()
         self._restoring = Restoring(lambda: self._state.history, self._pool.renew, self._shown, self._make_again)
 
@@ -134,36 +122,12 @@ class Pool:
         return self._state
 
     def fold(self, state: PoolState, event: AnyEvent | UnknownEvent) -> PoolState:
-        match event:
-            case StepOpened():
-                state.in_play.update((spec.trial, spec.task) for spec in event.trials)
-                state.held.update(spec.trial for spec in event.trials)
-            case TrialReplaced():
-                state.in_play[event.replacement.trial] = event.replacement.task
-                state.held.add(event.replacement.trial)
-            case EpisodeEnded() if event.trial in state.in_play:
-                state.ending[event.trial] = state.in_play.pop(event.trial)
-            case TrialCancelled() | TrialFailed() | SandboxSealed():
-                state.in_play.pop(event.trial, None)
-                state.ending.pop(event.trial, None)
-            case SandboxReclaimed():
-                state.held.discard(event.trial)
-                state.history.forget(event.trial)
-            case TurnSampled() | TurnExecuted() if event.trial in state.held:
-                state.history.fold(event)
-            case EffectIntended() if not event.key.endswith(RECLAIM):
-                state.open.setdefault(_trial_of(event.key), set()).add(event.key)
-            case EffectFinished() if not event.key.endswith(RECLAIM):
-                trial = _trial_of(event.key)
-                state.open[trial].discard(event.key)
-                if not state.open[trial]:
-                    del state.open[trial]
-            case _:
-                pass
-        return state
+        return fold_pool(state, event)
 
     def decide(self, state: PoolState, event: AnyEvent | UnknownEvent) -> Decision:
         match event:
+            case ActorStarted() if event.actor == "pool":
+                return Decision(effects=[Reap(key=f"{REAP}{event.epoch}", deadline_s=RECLAIM_DEADLINE_S)])
             case StepOpened():
                 return self._request(event.trials)
             case TrialReplaced():
@@ -176,8 +140,13 @@ class Pool:
                 task = state.ending[event.trial]
                 return Decision(effects=[Seal(key=key, trial=event.trial, task=task, deadline_s=deadline_s)])
             case TrialCancelled() | TrialFailed() if event.trial in state.held:
-                open_keys = sorted(state.open.get(event.trial, ()))
-                return Decision(cancels=open_keys, effects=self._reclaim_if_idle(state, event.trial))
+                return self._stop(state, event.trial)
+            case TimerFired() if (trial := trial_of(event.key)) in state.in_play | state.ending:
+                detail = f"not sealed {self._config.rollout.trial_deadline_s:.0f} s after its sandbox was there"
+                failed = TrialFailed(trial=trial, cause="deadline", detail=detail)
+                return replace(self._stop(state, trial), events=[failed])
+            case EffectFinished() if event.key.startswith(REAP) or event.key.endswith(DEADLINE):
+                return NOTHING
             case EffectFinished():
                 return self._finished(state, event)
             case _:
@@ -186,11 +155,13 @@ class Pool:
     async def perform(self, effect: Effect, performing: Performing) -> Sequence[AnyEvent]:
         match effect:
             case Create():
-                return await self._create(effect, performing)
+                return self._after_retries(effect.trial, await self._create(effect, performing))
             case Run():
-                return await self._run(effect)
+                return self._after_retries(effect.trial, await self._run(effect))
             case Seal():
-                return await self._seal(effect)
+                return self._after_retries(effect.trial, await self._seal(effect))
+            case Reap():
+                return await self._reap()
             case Reclaim():
                 started_s = anyio.current_time()
                 await self._pool.kill(effect.trial)
@@ -203,6 +174,7 @@ class Pool:
     async def running(self) -> AsyncIterator[None]:
         try:
             async with self._backend.running(), anyio.create_task_group() as tasks:
+                self._leftovers = await self._pool.reap()
                 await self._pool.reattach()
                 # A sandbox whose trial waits for the model is not called: its lease is kept here, and ends with the pool.
                 tasks.start_soon(self._pool.keep_leases, self._config.sandbox.lease_s / 4)
@@ -238,11 +210,27 @@ class Pool:
 
     def _finished(self, state: PoolState, event: EffectFinished) -> Decision:
         trial, _, what = event.key.partition("/")
-        if event.status != "deadline" or trial not in state.in_play | state.ending:
-            return Decision(effects=self._reclaim_if_idle(state, trial))
-        detail = f"{what} took longer than its deadline ({event.seconds:.1f} s)"
+        going_on = trial in state.in_play | state.ending
+        if event.status == "deadline" and going_on:
+            detail = f"{what} took longer than its deadline ({event.seconds:.1f} s)"
+            failed = TrialFailed(trial=trial, cause="deadline", detail=detail)
+            reclaim = Reclaim(key=f"{trial}{RECLAIM}", trial=trial, deadline_s=RECLAIM_DEADLINE_S)
+            return Decision(events=[failed], effects=[reclaim], cancels=[f"{trial}{DEADLINE}"])
+        if what == "create" and going_on:
+            seconds = self._config.rollout.trial_deadline_s
+            return Decision(effects=[Wait(key=f"{trial}{DEADLINE}", seconds=seconds)])
+        quarantined = [
+            TaskQuarantined(task=task, tries=tries.count, cause=tries.cause, detail=tries.detail)
+            for task, tries in state.quarantine.due(self._config.sandbox.quarantine_after)
+        ]
+        reclaim = self._reclaim_if_idle(state, trial)
+        return Decision(events=quarantined, effects=reclaim, cancels=[f"{trial}{DEADLINE}"] if reclaim else [])
+
+    def _stop(self, state: PoolState, trial: str) -> Decision:
+        """End all that is under way for the trial; it is reclaimed now, or once that has ended."""
+        under_way = sorted(state.open.get(trial, ()))
         reclaim = Reclaim(key=f"{trial}{RECLAIM}", trial=trial, deadline_s=RECLAIM_DEADLINE_S)
-        return Decision(events=[TrialFailed(trial=trial, cause="deadline", detail=detail)], effects=[reclaim])
+        return Decision(cancels=[*under_way, f"{trial}{DEADLINE}"], effects=[] if under_way else [reclaim])
 
     def _reclaim_if_idle(self, state: PoolState, trial: str) -> list[Effect]:
         """A trial that is out of play is reclaimed once nothing of it is under way, so that no creation comes after."""
@@ -255,6 +243,9 @@ class Pool:
     async def _create(self, effect: Create, performing: Performing) -> Sequence[AnyEvent]:
         config = self._config.sandbox
         started_s = anyio.current_time()
+        if why := self._state.quarantine.tasks.get(effect.task):
+            detail = f"no sandbox can be made for task {effect.task}: {why}"
+            return [TrialFailed(trial=effect.trial, cause="quarantined", detail=detail)]
         try:
             task = self._tasks.read(effect.task)
             if not config.host_base:
@@ -264,13 +255,16 @@ class Pool:
                 )
             image_s = anyio.current_time() - started_s
             spec = self._spec(effect.trial, task)
-            made = await self._pool.create(spec, deadline_s=config.create_deadline_s)
+            made = await self._made(spec)
         except TaskError as error:
-            return [TrialFailed(trial=effect.trial, cause="task", detail=str(error))]
+            return self._not_made(effect, "task", str(error))
         except SandboxUnavailable:
             raise  # the fork server is gone, or the host changed: a restarted pool finds out, a failed trial would not
-        except (SandboxError, TimeoutError) as error:
-            return [TrialFailed(trial=effect.trial, cause=type(error).__name__, detail=str(error))]
+        except TimeoutError as error:
+            detail = f"no sandbox within {config.create_deadline_s:g} s (sandbox.create_deadline_s)"
+            return self._not_made(effect, type(error).__name__, detail)
+        except SandboxError as error:
+            return self._not_made(effect, type(error).__name__, str(error))
         self._restoring.whole(effect.trial)  # nothing was run in it
         performing.phases.update(made.created.phases)
         return [
@@ -285,6 +279,14 @@ class Pool:
                 create_s=anyio.current_time() - started_s - image_s - made.token_wait_s - made.slot_wait_s,
             )
         ]
+
+    def _not_made(self, effect: Create, cause: str, detail: str) -> list[AnyEvent]:
+        """With the try that is the last one its task is named first, so that who replaces the trial takes another."""
+        failed = TrialFailed(trial=effect.trial, cause=cause, detail=detail, creating=True)
+        after, quarantine = self._config.sandbox.quarantine_after, self._state.quarantine
+        if not quarantine.is_last(effect.task, after):
+            return [failed]
+        return [TaskQuarantined(task=effect.task, tries=after, cause=cause, detail=detail), failed]
 
     def _spec(self, trial: str, task: Task) -> SandboxSpec:
         return SandboxSpec(
@@ -304,7 +306,28 @@ class Pool:
             raise SandboxGone(f"sandbox {trial} is gone, and its trial is over")
         await self._pool.kill(trial)  # whatever is left of it
         spec = self._spec(trial, self._tasks.read(name))
-        await self._pool.create(spec, deadline_s=self._config.sandbox.create_deadline_s)
+        await self._made(spec)
+
+    async def _made(self, spec: SandboxSpec) -> PoolCreated:
+        def note(retry: Retry) -> None:
+            said = SandboxRetried(
+                trial=retry.key, attempt=retry.attempt, cause=retry.cause, detail=retry.detail, pause_s=retry.pause_s
+            )
+            self._retried.setdefault(retry.key, []).append(said)
+
+        return await self._pool.create(spec, deadline_s=self._config.sandbox.create_deadline_s, on_retry=note)
+
+    def _after_retries(self, trial: str, events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
+        return [*self._retried.pop(trial, ()), *events]
+
+    async def _reap(self) -> Sequence[AnyEvent]:
+        """What was found at the start, and since."""
+        found, self._leftovers = [*self._leftovers, *await self._pool.reap()], []
+        kinds = Counter(leftover.kind for leftover in found)
+        trouble = tuple(
+            f"{leftover.kind} {leftover.name}: {leftover.trouble}" for leftover in found if leftover.trouble
+        )
+        return [SandboxesReaped(found=dict(sorted(kinds.items())), trouble=trouble)] if found else []
 
     async def _shown(self, trial: str, turn: int, command: str) -> str | None:
         try:
@@ -389,10 +412,6 @@ class Pool:
             output_bytes=config.output_bytes,
             command_s=self._config.rollout.command_deadline_s,
         )
-
-
-def _trial_of(key: str) -> str:
-    return key.partition("/")[0]
 
 
 def _run_key(trial: str, turn: int) -> str:

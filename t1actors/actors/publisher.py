@@ -13,6 +13,7 @@ Guarantees:
 - Once a stop is requested nothing opens: when no rollout is under way and the next step could open, RunPaused says so, once a
   session. The next RunStarted takes both back and goes on where this one stopped. A run with nothing left to open simply
   finishes.
+- A task in quarantine is drawn no more; a step for which no task is left fails the run, and says why there is none.
 - While the disk is low nothing opens either, and no barrier that would open something: what is under way comes to its end.
 - A run is finished when nothing of it is left to do: the last sandbox is reclaimed, too.
 """
@@ -21,9 +22,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from t1actors.actors.barrier import Barrier, Replica, Version
+from t1actors.actors.quarantine import named
 from t1actors.actors.replicas import owner, replica_names
 from t1actors.actors.schedule import Schedule
 from t1actors.events import (
@@ -53,6 +55,7 @@ from t1actors.events import (
     SandboxReclaimed,
     StepOpened,
     StopRequested,
+    TaskQuarantined,
     TimerFired,
     TrialCancelled,
     TrialFailed,
@@ -105,6 +108,9 @@ class PublisherState:
     """Trials whose episode has not ended, and which replica has them."""
     reclaiming: bool = False
     """The end waits for them."""
+    quarantined: dict[str, str] = field(default_factory=dict[str, str])
+    """Tasks for which no sandbox can be made, and why; ``not_made``: why the last one could not."""
+    not_made: str = ""
 
     def replica(self, name: str) -> Replica:
         """What is known of it; nothing yet before it is started."""
@@ -169,8 +175,12 @@ class Publisher:
                 state.sampled_by[spec.trial] = owner(spec.index, self._count, event.reclaimed)
             case EpisodeEnded() | TrialCancelled() | TrialFailed():
                 state.sampled_by.pop(event.trial, None)
+                if isinstance(event, TrialFailed) and event.creating:
+                    state.not_made = f"{event.cause}: {event.detail}"
             case SandboxReclaimed():
                 state.held.discard(event.trial)
+            case TaskQuarantined():
+                state.quarantined[event.task] = f"{event.cause}: {event.detail}"
             case BarrierOpened():
                 following = state.opened
                 state.barrier = Barrier(event.step, self._version_for(state, following), following)
@@ -202,10 +212,7 @@ class Publisher:
                     f"step {event.step}: only {event.possible} of {event.wanted} trials can finish ({causes})",
                 )
             case BatchSealed() if not event.items:
-                return _failed(
-                    event.step,
-                    f"step {event.step}: not one of {event.launched} trials was graded; `t1 log cat` shows each cause",
-                )
+                return self._nothing_graded(state, event)
             case TimerFired() | EffectFinished() if event.key == RECLAIM_KEY:
                 return self._finish(state)
             case TimerFired() if state.barrier is not None and not state.barrier.offered:
@@ -315,7 +322,7 @@ class Publisher:
                 events=[BarrierOpened(step=step)],
                 effects=[Wait(key=_deadline_key(step), seconds=BARRIER_DEADLINE_S)],
             )
-        return Decision(events=self._opening(state, following))
+        return self._open(state, following)
 
     def _lost(self, state: PublisherState) -> list[AnyEvent]:
         """What reclaimed replicas were sampling."""
@@ -348,6 +355,19 @@ class Publisher:
         assert final is not None
         return Decision(events=[RunFinished(steps=len(self._schedule), version=final.digest)])
 
+    def _nothing_graded(self, state: PublisherState, event: BatchSealed) -> Decision:
+        reason = f"step {event.step}: not one of {event.launched} trials was graded; `t1 log cat` shows each cause"
+        if state.quarantined or state.not_made:
+            reason += f"; no sandbox can be made for {named(state.quarantined) or f'the last one, {state.not_made}'}"
+        return _failed(event.step, reason)
+
+    def _open(self, state: PublisherState, step: int) -> Decision:
+        """The next step, or that it has no trials."""
+        if self._schedule.planned(step, state.quarantined).trials:
+            return Decision(events=self._opening(state, step))
+        why = f"no task is left to draw, no sandbox can be made for any: {named(state.quarantined)}"
+        return _failed(step, f"step {step}: {why}; make the tasks run and start a new run")
+
     def _opening(self, state: PublisherState, step: int) -> list[AnyEvent]:
         """StepOpened(step), and StepOpened(step + 1) when the two begin a segment."""
         version = self._version_for(state, step)
@@ -359,11 +379,12 @@ class Publisher:
             and pair < len(self._schedule)
             and "evaluate" not in (self._schedule.purpose(step), self._schedule.purpose(pair))
             and self._version_for(state, pair).digest == version.digest
+            and self._schedule.planned(pair, state.quarantined).trials
         ):
             steps.append(pair)
         opened: list[AnyEvent] = []
         for number in steps:
-            planned = self._schedule.planned(number)
+            planned = self._schedule.planned(number, state.quarantined)
             opened.append(
                 StepOpened(
                     step=number,
@@ -397,7 +418,8 @@ class Publisher:
             size_bytes=version.weights.size_bytes,
             seconds=max(barrier.loaded.values()),
         )
-        return Decision(events=[published, *self._opening(state, barrier.next_step)])
+        opening = self._open(state, barrier.next_step)
+        return replace(opening, events=[published, *opening.events])
 
 
 def _deadline_key(step: int) -> str:

@@ -6,6 +6,9 @@ permutation of the pool, fresh for every epoch (T1 section 1); one sample per ta
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,12 +95,13 @@ class Schedule:
         """The last step of that purpose, or None."""
         return max((s for s, (p, _) in enumerate(self._purposes) if p == purpose), default=None)
 
-    def planned(self, step: int) -> PlannedStep:
-        """The step in full. Raises ``IndexError`` past the end."""
+    def planned(self, step: int, without: Collection[str] = ()) -> PlannedStep:
+        """The step in full; no trial is of a task ``without``. Without a task left it has no trials. Raises ``IndexError``
+        past the end."""
         purpose, temperature = self._purposes[step]
         pool = self._pools[_POOL_OF[purpose]]
         if purpose == "evaluate":
-            names = list(pool)
+            names = [name for name in pool if name not in without]
             wanted = len(names)
         else:
             wanted = self._config.rollout.batch_size
@@ -106,6 +110,7 @@ class Schedule:
                 1 for p, _ in self._purposes[:step] if (p == "warmup") == (purpose == "warmup") and p != "evaluate"
             )
             names = draw(pool, self._config.run.seed, earlier * launched, launched)
+            names = self._substituted(names, pool, without, start=earlier * launched)
         trials = tuple(
             TrialSpec(
                 trial=trial_id(step, index),
@@ -117,3 +122,21 @@ class Schedule:
             for index, name in enumerate(names)
         )
         return PlannedStep(step=step, purpose=purpose, temperature=temperature, batch_size=wanted, trials=trials)
+
+    def substitute(self, step: int, index: int, without: Collection[str]) -> str | None:
+        """A task for trial ``index`` of ``step`` in place of one ``without``, or None: an evaluation has each task once."""
+        purpose = self.purpose(step)
+        left = [name for name in self._pools[_POOL_OF[purpose]] if name not in without]
+        if purpose == "evaluate" or not left:
+            return None
+        return draw(left, self._config.run.seed, index, 1)[0]
+
+    def _substituted(self, names: list[str], pool: Sequence[str], without: Collection[str], *, start: int) -> list[str]:
+        """``names`` with others of the pool in place of those ``without``, each as seldom as can be."""
+        kept = Counter(name for name in names if name not in without)
+        left = [name for name in pool if name not in without]
+        if not left:
+            return []
+        fresh = [name for name in draw(left, self._config.run.seed, start, len(left)) if name not in kept]
+        others = itertools.cycle(fresh or left)
+        return [name if name in kept else next(others) for name in names]

@@ -135,6 +135,7 @@ class Verifier:
         try:
             find_tools()
             async with self._backend.running():
+                await self._backend.reap()
                 yield
         except (SandboxUnavailable, VerifyError) as error:
             raise Unrecoverable(str(error)) from error

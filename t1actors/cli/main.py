@@ -42,6 +42,10 @@ tasks = App(name="tasks", help="Tasks.\n\nExample: `t1 tasks make my-tasks --cou
 tasks.command("t1actors.cli.tasks:make", name="make")
 app.command(tasks)
 
+sandbox = App(name="sandbox", help="Sandboxes.\n\nExample: `t1 sandbox reap runs/latest --dry-run`")
+sandbox.command("t1actors.cli.sandbox:reap_command", name="reap")
+app.command(sandbox)
+
 warmstart = App(
     name="warmstart", help="The model that a run starts from.\n\nExample: `t1 warmstart make my-warm-start`"
 )
@@ -49,7 +53,7 @@ warmstart.command("t1actors.cli.warmstart:demos", name="demos")
 warmstart.command("t1actors.cli.warmstart:make", name="make")
 app.command(warmstart)
 
-LISTS = ("-h", "--help", "log", "config", "tasks", "warmstart")
+LISTS = ("-h", "--help", "log", "config", "tasks", "sandbox", "warmstart")
 """With nothing else in it, a command line asks for a list of commands."""
 
 

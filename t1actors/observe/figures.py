@@ -143,6 +143,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     ungraded_tasks: list[tuple[str, int, int]]
     """Tasks with gradings that gave no reward, most first: name, how many gave none, of how many."""
     failures: dict[str, int]
+    sandboxes: dict[str, int] = {}
+    """``created``, ``reclaimed``, ``live``, ``retries`` of creations, ``leaked``: found and removed."""
+    retries: dict[str, int] = {}
+    """Of creations, by cause."""
+    leaked: dict[str, int] = {}
+    """By kind."""
+    quarantined: dict[str, str] = {}
+    """Tasks for which no sandbox could be made, and why."""
     restarts: dict[str, int]
     kernels: str = ""
     """What computed, in every session; empty where the log does not say."""
@@ -215,6 +223,16 @@ def figures(view: RunView) -> Figures:
         outcomes=dict(sorted(view.outcomes.items())),
         ungraded_tasks=[(name, lost, view.gradings[name]) for name, lost in view.ungraded.most_common() if lost],
         failures=dict(sorted(view.failures.items())),
+        sandboxes={
+            "created": view.sandboxes.created,
+            "reclaimed": view.sandboxes.reclaimed,
+            "live": len(view.sandboxes.live),
+            "retries": view.sandboxes.retries.total(),
+            "leaked": view.sandboxes.leaked.total(),
+        },
+        retries=dict(sorted(view.sandboxes.retries.items())),
+        leaked=dict(sorted(view.sandboxes.leaked.items())),
+        quarantined=dict(sorted(view.sandboxes.quarantined.items())),
         kernels=view.kernels,
         other_bits={str(session): names for session, names in view.other_bits.items()},
         restarts={a.name: a.restarts for a in view.actors.values() if a.restarts},

@@ -73,6 +73,7 @@ def fold_frame(view: RunView, frame: Frame) -> tuple[AnyEvent | UnknownEvent, ..
         if isinstance(event, RunStarted) and before_ns is not None:
             view.pauses.append(Pause(before_ns, max(before_ns, wall_ns)))
         view.attribution.note(event)
+        view.sandboxes.fold(event)
         _apply(view, frame.journal, wall_ns, event)
         number = view.attribution.step(event)
         step = view.steps.get(number) if number is not None else None

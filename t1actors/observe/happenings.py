@@ -30,9 +30,12 @@ from t1actors.events import (
     RunPaused,
     RunStarted,
     RunStopped,
+    SandboxesReaped,
     SandboxRestored,
+    SandboxRetried,
     StepOpened,
     StopRequested,
+    TaskQuarantined,
     TrialFailed,
     TrialReplaced,
     UnknownEvent,
@@ -154,6 +157,8 @@ def _happenings(view: RunView, event: AnyEvent | UnknownEvent) -> list[Happening
             text = f"trial {event.trial} failed, not counted: {event.cause}{detail}"
             fields = {"trial": event.trial, "cause": event.cause, "detail": event.detail}
             return [Happening("trial_failed", text, fields)]
+        case SandboxRetried() | TaskQuarantined() | SandboxesReaped():
+            return [_of_pool(event)]
         case SandboxRestored():
             text = f"sandbox of trial {event.trial} was lost and made again: {event.turns} commands were run again"
             fields = {"trial": event.trial, "turns": event.turns, "seconds": event.seconds}
@@ -169,6 +174,27 @@ def _happenings(view: RunView, event: AnyEvent | UnknownEvent) -> list[Happening
             return [Happening("trial_replaced", text, fields, detail=True)]
         case _:
             return []
+
+
+def _of_pool(event: SandboxRetried | TaskQuarantined | SandboxesReaped) -> Happening:
+    fields: dict[str, Field]
+    match event:
+        case SandboxRetried():
+            text = f"sandbox of trial {event.trial} is tried again after {duration(event.pause_s)}: {event.cause}"
+            fields = {"trial": event.trial, "attempt": event.attempt, "cause": event.cause, "detail": event.detail}
+            return Happening("sandbox_retried", text, fields, detail=True)
+        case TaskQuarantined():
+            text = (
+                f"task {event.task} is drawn no more, no sandbox could be made in {event.tries} trials: {event.detail}"
+            )
+            fields = {"task": event.task, "tries": event.tries, "cause": event.cause, "detail": event.detail}
+            return Happening("task_quarantined", text, fields)
+        case SandboxesReaped():
+            kinds = ", ".join(f"{count} x {kind}" for kind, count in event.found.items())
+            left = f"; not removed: {'; '.join(event.trouble)}" if event.trouble else ""
+            text = f"sandboxes that nobody owned any more were removed: {kinds}{left}"
+            fields = {"found": sum(event.found.values()), "trouble": "; ".join(event.trouble)}
+            return Happening("sandboxes_reaped", text, fields, detail=not event.trouble)
 
 
 def _of_run(event: RunStarted | RunFinished | RunFailed | RunStopped) -> Happening:

@@ -101,11 +101,22 @@ def _figures_table(f: Figures) -> list[str]:
         ("staleness by training step", staleness or "-"),
         ("training steps", str(f.steps)),
         ("kernels", f.kernels or "-"),
+        ("sandboxes", _sandboxes(f)),
         ("wall time", duration(f.seconds)),
         ("CPU time", duration(f.cpu_seconds) if f.cpu_seconds is not None else "-"),
         ("written", size(sum(sum(kinds.values()) for kinds in f.bytes_by_step.values()))),
     ]
     return ["| figure | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+
+
+def _sandboxes(f: Figures) -> str:
+    counts = f.sandboxes
+    said = [f"{counts['created']:,} made, {counts['reclaimed']:,} reclaimed"] if counts else []
+    said += [f"{counts[name]:,} {words}" for name, words in _SANDBOX_WORDS if counts.get(name)]
+    return ", ".join(said) or "-"
+
+
+_SANDBOX_WORDS = (("live", "live"), ("retries", "made after another try"), ("leaked", "left by dead ones and removed"))
 
 
 def _heldout_rewards(f: Figures) -> tuple[float | None, float | None, float | None]:

@@ -20,7 +20,7 @@ from t1actors.observe.progress import (
     time_left,
     trials_graded,
 )
-from t1actors.observe.quantities import duration, duration_range, figure, percent, seconds
+from t1actors.observe.quantities import duration, duration_range, figure, one_line, percent, seconds
 from t1actors.observe.stop import AGAIN, longest_words, phase_words
 from t1actors.observe.view import RunView, StepView
 
@@ -43,6 +43,7 @@ def screen(view: RunView, now_ns: int, width: int, height: int | None = None, sc
     head = [_title(view, now_ns, width, script), _steps(view, width, script)]
     if not view.complete and (step := sampled_step(view)) is not None:
         head.append(_trials(view, step, width, script))
+    head += _sandboxes(view, width, script)
     head += _learning(view, width, script)
     tail = _trouble(view, now_ns, width, script)
     actors = _actors(view, width, script)
@@ -90,6 +91,17 @@ def _trials(view: RunView, step: StepView, width: int, script: Script) -> Line:
         if count := phases.count(phase):
             parts.append(Part(f"{count} {words}", rank))
     return Line(row("trials", parts, width, script, meter=(graded, wanted) if wanted else None), rank=1)
+
+
+def _sandboxes(view: RunView, width: int, script: Script) -> list[Line]:
+    found = view.sandboxes
+    if view.complete or not found.created:
+        return []
+    parts = [f"{len(found.live)} live", f"{found.created:,} made", f"{found.reclaimed:,} reclaimed"]
+    parts.insert(1, f"{len(found.waiting)} waiting")
+    parts += [f"{found.retries.total():,} retries"] if found.retries else []
+    parts += [f"{found.leaked.total():,} leaked"] if found.leaked else []
+    return [Line(row("sandboxes", ranked(*parts), width, script), rank=10)]
 
 
 def _learning(view: RunView, width: int, script: Script) -> list[Line]:
@@ -163,6 +175,10 @@ def _trouble(view: RunView, now_ns: int, width: int, script: Script) -> list[Lin
     if view.stop_requested and not view.complete:
         parts = ranked(f"after {phase_words(view) or 'what is under way'}", AGAIN, longest_words(view))
         lines.append(Line(row("stopping", parts, width, script), "title", 1))
+    if quarantined := view.sandboxes.quarantined:
+        task, why = next(iter(quarantined.items()))
+        count = f"{len(quarantined)} task{'s' if len(quarantined) > 1 else ''}"
+        lines.append(Line(row("quarantine", ranked(count, task, one_line(why)), width, script), "bad", 3))
     if view.failures:
         causes = [f"{count} x {cause}" for cause, count in view.failures.most_common(3)]
         lines.append(Line(row("uncounted", ranked(*causes), width, script), "bad", 3))

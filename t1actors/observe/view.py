@@ -20,6 +20,7 @@ from t1actors.actors.schedule import purposes
 from t1actors.config import Config
 from t1actors.events import ActorUpdated, CriticUpdated, LossByGroup, Purpose, ValuesEstimated
 from t1actors.observe.attribution import Attribution
+from t1actors.observe.sandboxes import SandboxesView
 
 TrialPhase = Literal["waiting", "working", "ended", "sealed", "graded", "assembled", "failed", "cancelled"]
 OVER: frozenset[TrialPhase] = frozenset({"graded", "assembled", "failed", "cancelled"})
@@ -226,6 +227,7 @@ class RunView:
     actors: dict[str, ActorView] = field(default_factory=dict[str, ActorView])
     failures: Counter[str] = field(default_factory=Counter[str])
     """Trials that infrastructure failed, by cause."""
+    sandboxes: SandboxesView = field(default_factory=SandboxesView)
     outcomes: Counter[str] = field(default_factory=Counter[str])
     gradings: Counter[str] = field(default_factory=Counter[str])
     """By task; ``ungraded``: those that gave no reward."""

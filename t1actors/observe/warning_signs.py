@@ -215,6 +215,20 @@ def _families(f: Figures) -> Iterator[Sign]:
 
 
 def _lost(f: Figures) -> Iterator[Sign]:
+    if f.quarantined:
+        names = list(f.quarantined)
+        why = "; ".join(f"{task}: {one_line(f.quarantined[task])}" for task in names[:NAMED_TASKS])
+        more = f", and {len(names) - NAMED_TASKS} more" if len(names) > NAMED_TASKS else ""
+        text = f"Tasks for which no sandbox could be made, so they were drawn no more: {why}{more}."
+        yield Sign("quarantined tasks", text, "t1 log cat . --kind TaskQuarantined")
+    if f.retries:
+        causes = ", ".join(f"{count} x {cause}" for cause, count in f.retries.items())
+        text = f"Sandboxes were made only after another try: {causes}."
+        yield Sign("retries", text, "t1 log cat . --kind SandboxRetried")
+    if f.leaked:
+        kinds = ", ".join(f"{count} x {kind}" for kind, count in f.leaked.items())
+        text = f"A pool that started found what nobody owned any more, and removed it: {kinds}."
+        yield Sign("leaked", text, "t1 log cat . --kind SandboxesReaped")
     if f.failures:
         steps = tuple(s.step for s in f.by_step if s.failed)
         causes = ", ".join(f"{count} x {cause}" for cause, count in f.failures.items())

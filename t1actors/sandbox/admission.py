@@ -2,18 +2,31 @@
 
 Guarantees: in any window of w seconds at most ``burst + rate_per_s * w`` creations are admitted; never more than
 ``max_live`` keys are admitted at once (adopted ones count, and may exceed it after a restart with a smaller limit); both
-waits are first come, first served; a cancelled wait takes nothing. Left to others: creating anything.
+waits are first come, first served; a cancelled wait takes nothing. ``TokenBucket`` and ``max_live`` are of one process; what
+holds for all pools of a machine, and through restarts, are ``shared_bucket`` and ``node_slots``. Left to others: creating
+anything.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import anyio
 
+from t1actors.sandbox.node_slots import NodeSlots
+
 _ROUNDING = 1e-9
+
+
+class Bucket(Protocol):
+    """Where tokens come from: a ``TokenBucket``, or a ``SharedTokenBucket``."""
+
+    async def acquire(self) -> float:
+        """Take a token, waiting in line for it. Cancelled, it took none. Returns the seconds waited."""
+        ...
 
 
 class TokenBucket:
@@ -57,14 +70,26 @@ class Admitted:
 class Admission:
     """Slots and tokens. A key holds its slot from ``admit`` or ``adopt`` until ``release``."""
 
-    def __init__(self, bucket: TokenBucket, max_live: int, monotonic: Callable[[], float] = anyio.current_time) -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        max_live: int,
+        monotonic: Callable[[], float] = anyio.current_time,
+        node: NodeSlots | None = None,
+    ) -> None:
+        """``node``: the slots of the machine, where they are shared with other pools."""
         if max_live < 1:
             raise ValueError(f"max_live = {max_live}: must be at least 1")
         self._bucket = bucket
         self._max_live = max_live
         self._monotonic = monotonic
+        self._node = node
         self._live: set[str] = set()
+        self._on_node: set[str] = set()
+        """Keys that hold one of the machine's slots."""
         self._line: deque[tuple[str, anyio.Event]] = deque()
+        self.granted = 0
+        """How many have a slot of this pool and wait for what else it takes."""
 
     @property
     def live(self) -> frozenset[str]:
@@ -72,7 +97,12 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        return len(self._line)
+        """How many wait for a slot or a token."""
+        return len(self._line) + self.granted
+
+    async def token(self) -> float:
+        """A token alone, to create once more what holds a slot. Returns the seconds waited."""
+        return await self._bucket.acquire()
 
     async def admit(self, key: str) -> Admitted:
         """Wait for a slot and a token. A key that holds a slot already is let through at once."""
@@ -85,27 +115,48 @@ class Admission:
         finished = False
         try:
             await granted.wait()
+            if self._node is not None:
+                await self._node.take()
+                self._on_node.add(key)
             slot_wait_s = self._monotonic() - asked_s
             token_wait_s = await self._bucket.acquire()
             finished = True
         finally:
+            if granted.is_set():
+                self.granted -= 1
             if not finished:
                 self._line = deque(waiter for waiter in self._line if waiter[1] is not granted)
                 if granted.is_set():
                     self.release(key)
         return Admitted(token_wait_s, slot_wait_s)
 
+    async def adopt_all(self, keys: Sequence[str]) -> None:
+        """Sandboxes that live already, found after a restart, take slots without waiting; there are no others."""
+        if self._node is not None:
+            await self._node.open()
+        for key in keys:
+            self.adopt(key)
+        if self._node is not None:
+            self._node.settle()
+
     def adopt(self, key: str) -> None:
-        """A sandbox that lives already, found after a restart, takes a slot without waiting."""
+        """One that lives already."""
+        if self._node is not None and key not in self._on_node:
+            self._node.adopt()
+            self._on_node.add(key)
         self._live.add(key)
 
     def release(self, key: str) -> None:
         """Idempotent."""
         self._live.discard(key)
+        if self._node is not None and key in self._on_node:
+            self._on_node.discard(key)
+            self._node.give_back()
         self._grant()
 
     def _grant(self) -> None:
         while self._line and len(self._live) < self._max_live:
             key, granted = self._line.popleft()
             self._live.add(key)
+            self.granted += 1
             granted.set()

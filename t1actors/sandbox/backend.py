@@ -11,25 +11,27 @@ asyncio cancels a caller its own way (``t1actors.nursery.apart``). One event loo
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 import os
 import stat
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 import anyio
 import anyio.abc
+from anyio import to_thread
 
 from t1actors.events import Isolation, OutputChunk
 from t1actors.nursery import apart
 from t1actors.sandbox import errors
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxRefused, SandboxUnavailable
-from t1actors.sandbox.interface import Created, RunRequest, RunResult, SandboxSpec
+from t1actors.sandbox.interface import Created, Leftover, RunRequest, RunResult, SandboxSpec
 from t1actors.sandbox.observation import plain_text
+from t1actors.sandbox.reaper import reap
 from t1actors.sandbox.wire import (
     MAX_NAME_BYTES,
     Answer,
@@ -46,6 +48,7 @@ from t1actors.sandbox.wire import (
     Run,
     Seal,
     encode,
+    group_prefix,
     key_of,
     name_of,
 )
@@ -177,6 +180,9 @@ class NamespaceBackend:
             if not name.startswith(".") and not await self._server().clear(name):
                 keys.append(key_of(name))
         return keys
+
+    async def reap(self, *, dry_run: bool = False) -> list[Leftover]:
+        return await apart(lambda: to_thread.run_sync(partial(reap, self.root, dry_run=dry_run)))
 
     async def renew(self, sandbox: str) -> None:
         await self._ask(sandbox, Renew())
@@ -314,7 +320,7 @@ class _ForkServer:
     async def __aenter__(self) -> _ForkServer:
         # -I -S: neither the environment nor site packages decide what runs as root here, and it starts fast.
         boot = _BOOT.format(_FORK_SERVER)
-        prefix = f"t1-{hashlib.sha256(os.fsencode(self._root)).hexdigest()[:10]}-"
+        prefix = group_prefix(str(self._root))
         limits = "cgroups" if self._use_cgroups else "rlimits"
         command = [sys.executable, "-I", "-S", "-c", boot, _PACKAGE_PARENT, str(self._root), prefix, limits]
         self._process = await anyio.open_process(command, stderr=None)

@@ -10,7 +10,7 @@ Left to others: when sandboxes may be created (``admission``), what a command's 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -88,6 +88,18 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     limit_hit: str = ""
 
 
+LeftoverKind = Literal["process", "mount", "control group", "container", "directory"]
+
+
+class Leftover(msgspec.Struct, frozen=True, kw_only=True):
+    """Something of a sandbox that nobody owns: no call can reach it, and no lease ends it. ``trouble``: why it could not be
+    removed."""
+
+    kind: LeftoverKind
+    name: str
+    trouble: str = ""
+
+
 class SandboxBackend(Protocol):
     """Makes and drives sandboxes. ``sandbox`` is always the ``key`` of the spec that created it.
 
@@ -119,6 +131,11 @@ class SandboxBackend(Protocol):
 
     async def list(self) -> list[str]:
         """The keys of what lives, sorted: how a restarted caller finds its sandboxes again."""
+        ...
+
+    async def reap(self, *, dry_run: bool = False) -> list[Leftover]:
+        """Find by name what is left of sandboxes of this backend (and of no other) that nobody owns any more, and remove it.
+        Touches none that lives: those are found by ``list``, or end with their leases. ``dry_run``: only find."""
         ...
 
     async def renew(self, sandbox: str) -> None:

@@ -10,15 +10,18 @@ Two ways to use it. With ``running`` the pool owns what lives: leases are kept w
 left when it ends, however it ends. Without it (the pool actor, which is to find its sandboxes again after a crash) call
 ``reattach`` first and ``kill`` what you created; a lease ends what nobody renews.
 
-Guarantees: a slot is held exactly while its sandbox may exist, so a creation that failed or was cancelled gives it back and
-so does a ``kill`` that succeeded. Nothing is remembered but the slots. Under asyncio all this holds for ``task.cancel()``,
-timeouts and aborting task groups too. For one event loop; not thread-safe.
+Guarantees: a slot is held exactly while its sandbox may exist, so a creation that failed or was cancelled gives it back
+and so does a ``kill`` that succeeded. A creation that infrastructure failed is tried again, within a bound, and takes a
+token each time (``retries``). What nobody owns is removed at the start (``reattach``). Nothing is remembered but the
+slots and counts. Under asyncio all this holds for ``task.cancel()``, timeouts and aborting task groups too. For one event
+loop; not thread-safe.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -27,28 +30,63 @@ import anyio
 from t1actors.nursery import apart, task_group
 from t1actors.sandbox.admission import Admission
 from t1actors.sandbox.errors import SandboxError, SandboxGone
-from t1actors.sandbox.interface import Created, RunRequest, RunResult, SandboxBackend, SandboxSpec
+from t1actors.sandbox.interface import Created, Leftover, RunRequest, RunResult, SandboxBackend, SandboxSpec
+from t1actors.sandbox.retries import Retry, RetryPolicy
 
 KILL_PATIENCE_S = 30.0
 """How long leaving a block waits for a sandbox to end; its lease ends one that does not."""
 
 
+_COUNTED = ("created", "reclaimed", "leaked", "retries", "failed")
+
+
 @dataclass(frozen=True)
 class PoolCreated:
-    """What the backend made, and the seconds waited for a token of the rate and for a slot below the cap."""
+    """What the backend made, and the seconds waited for tokens of the rate and for a slot below the cap. ``retried``: the
+    tries that failed before."""
 
     created: Created
     token_wait_s: float
     slot_wait_s: float
+    retried: tuple[Retry, ...] = ()
+
+
+@dataclass(frozen=True)
+class PoolMetrics:
+    """``waiting`` and ``live`` now (waiting for a slot or a token; holding a slot), the rest since the pool was made.
+    ``reclaimed``: killed. ``leaked``: things that nobody owned any more, found and removed. ``failed``: creations that were
+    given up."""
+
+    waiting: int
+    live: int
+    created: int
+    reclaimed: int
+    leaked: int
+    retries: int
+    failed: int
 
 
 class SandboxPool:
     """See the module. ``sandbox`` arguments are the ``key`` of the spec that created it; every call but ``create``,
     ``reattach`` and ``kill`` raises ``SandboxGone`` when nothing lives under it."""
 
-    def __init__(self, backend: SandboxBackend, admission: Admission) -> None:
+    def __init__(
+        self,
+        backend: SandboxBackend,
+        admission: Admission,
+        retries: RetryPolicy = RetryPolicy(),  # noqa: B008
+    ) -> None:
         self._backend = backend
         self._admission = admission
+        self._retries = retries
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def metrics(self) -> PoolMetrics:
+        """How the pool stands now."""
+        admission = self._admission
+        counts = {name: self._counts[name] for name in _COUNTED}
+        return PoolMetrics(waiting=admission.waiting, live=len(admission.live) - admission.granted, **counts)
 
     # --- owning what lives --------------------------------------------------------------------------------------------
 
@@ -81,11 +119,22 @@ class SandboxPool:
             await apart(lambda: self._kill_in_time(spec.key))
 
     async def reattach(self) -> list[str]:
-        """The keys of sandboxes that live already; each takes a slot. Call it first."""
+        """The keys of sandboxes that live already; each takes a slot. What is left of dead ones that nobody owns is removed.
+        Call it first.
+
+        Raises:
+            SandboxUnavailable: the machine's slots are shared, and another pool of this name lives.
+        """
+        await self.reap()
         keys = await self._backend.list()
-        for key in keys:
-            self._admission.adopt(key)
+        await self._admission.adopt_all(keys)
         return keys
+
+    async def reap(self) -> list[Leftover]:
+        """Remove what is left of this backend's sandboxes that nobody owns; touches none that lives. At any time."""
+        found = await self._backend.reap()
+        self._counts["leaked"] += len(found)
+        return found
 
     async def keep_leases(self, every_s: float) -> None:
         """Renew, for ever, the lease of every sandbox that holds a slot: one whose agent waits for its model is not called.
@@ -98,25 +147,48 @@ class SandboxPool:
 
     # --- one sandbox --------------------------------------------------------------------------------------------------
 
-    async def create(self, spec: SandboxSpec, *, deadline_s: float | None = None) -> PoolCreated:
-        """Wait for a slot and a token, then create within ``deadline_s`` (the wait does not count). Idempotent by
-        ``spec.key``. Cancelled or failed, it leaves no sandbox and gives the slot back.
+    async def create(
+        self,
+        spec: SandboxSpec,
+        *,
+        deadline_s: float | None = None,
+        on_retry: Callable[[Retry], object] = lambda retry: None,
+    ) -> PoolCreated:
+        """Wait for a slot and a token, then create within ``deadline_s`` (without the wait; every try has as long).
+        Idempotent by ``spec.key``. Cancelled or failed, it leaves no sandbox and gives the slot back. ``on_retry`` hears of
+        each try that failed and is followed by another.
 
         Raises:
-            TimeoutError: not created within ``deadline_s``.
+            TimeoutError: not created within ``deadline_s``, not once.
             SandboxRefused: the spec makes no sense: says what in it.
             SandboxUnavailable: no sandbox can be made on this host (any more).
         """
         admitted = await self._admission.admit(spec.key)
+        token_wait_s = admitted.token_wait_s
+        retried: list[Retry] = []
         finished = False
         try:
-            with anyio.fail_after(deadline_s):
-                created = await self._backend.create(spec)
+            while True:
+                try:
+                    with anyio.fail_after(deadline_s):
+                        created = await self._backend.create(spec)
+                    break
+                except (SandboxError, TimeoutError) as error:
+                    retry = self._retries.after(error, spec.key, len(retried) + 1)
+                    if retry is None:
+                        self._counts["failed"] += 1
+                        raise
+                retried.append(retry)
+                self._counts["retries"] += 1
+                on_retry(retry)
+                await anyio.sleep(retry.pause_s)
+                token_wait_s += await self._admission.token()
             finished = True
         finally:
             if not finished:  # the backend leaves nothing behind
                 self._admission.release(spec.key)
-        return PoolCreated(created, admitted.token_wait_s, admitted.slot_wait_s)
+        self._counts["created"] += not created.existed
+        return PoolCreated(created, token_wait_s, admitted.slot_wait_s, tuple(retried))
 
     async def run(self, sandbox: str, request: RunRequest) -> RunResult:
         """One command in the persistent shell; commands of one sandbox run one after the other. Idempotent by
@@ -140,6 +212,7 @@ class SandboxPool:
     async def kill(self, sandbox: str) -> None:
         """Idempotent. No process, mount, control group or directory is left; the slot is free for the next in line."""
         await self._backend.kill(sandbox)
+        self._counts["reclaimed"] += sandbox in self._admission.live
         self._admission.release(sandbox)
 
     # --- parts --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,9 @@ for both ends use this. Who may connect is decided by the socket's directory, wh
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import struct
 from typing import Any, NamedTuple
 
@@ -144,6 +146,11 @@ class Inbox:
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 MAX_NAME_BYTES = 80
 """The address of a Unix socket holds 107 bytes, and the name is a part of it."""
+
+
+def group_prefix(root: str) -> str:
+    """What the names of the control groups of sandboxes under the directory ``root`` begin with, and of no others."""
+    return f"t1-{hashlib.sha256(os.fsencode(root)).hexdigest()[:10]}-"
 
 
 def name_of(key: str) -> str:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from t1actors import config as cfg
-from t1actors.actors.pool import Create, Pool, PoolState, Reclaim, Run, Seal
+from t1actors.actors.pool import Create, Pool, PoolState, Reap, Reclaim, Run, Seal
 from t1actors.events import (
+    ActorStarted,
     AnyEvent,
     EffectFinished,
     EffectIntended,
@@ -17,6 +18,7 @@ from t1actors.events import (
     SandboxSealed,
     StepOpened,
     Tensor,
+    TimerFired,
     TrialCancelled,
     TrialFailed,
     TrialReplaced,
@@ -24,7 +26,7 @@ from t1actors.events import (
     TurnSampled,
 )
 from t1actors.log.blobs import MemoryBlobs
-from t1actors.runtime.actor import ActorContext, Decision
+from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Wait
 
 EMPTY = Payload(digest="00", size_bytes=0, inline=b"")
 
@@ -105,7 +107,7 @@ def test_a_trial_lives_from_creation_over_commands_to_its_seal_and_is_reclaimed_
 
 def test_a_trial_cancelled_while_it_is_created_is_reclaimed_after_the_creation_stopped(bench: Bench) -> None:
     decision = bench.send(cancelled())
-    assert list(decision.cancels) == ["s0.t0/create"]
+    assert list(decision.cancels) == ["s0.t0/create", "s0.t0/trial"]
     assert not decision.effects
     [reclaim] = bench.finished("create", status="cancelled").effects
     assert isinstance(reclaim, Reclaim)
@@ -147,3 +149,36 @@ def test_a_replacement_gets_a_sandbox_of_its_own(bench: Bench) -> None:
     [create] = bench.send(replaced).effects
     assert isinstance(create, Create)
     assert create.key == "s0.t1/create"
+
+
+def test_a_trial_that_is_not_sealed_in_time_ends_as_infrastructure_with_all_that_is_under_way(bench: Bench) -> None:
+    [wait] = bench.finished("create").effects
+    assert isinstance(wait, Wait)
+    bench.send(turn("s0.t0"))
+    decision = bench.send(TimerFired(key=wait.key, due_s=1.0))
+    [event] = decision.events
+    assert isinstance(event, TrialFailed)
+    assert (event.cause, event.creating) == ("deadline", False)
+    assert "s0.t0/0/run" in decision.cancels
+    [reclaim] = bench.finished("0/run", status="cancelled").effects
+    assert isinstance(reclaim, Reclaim)
+
+
+def test_the_timer_of_a_trial_that_is_over_is_stopped_and_means_nothing_any_more(bench: Bench) -> None:
+    bench.finished("create")
+    bench.send(EpisodeEnded(trial="s0.t0", reason="submitted", turns=0))
+    decision = bench.finished("seal", SandboxSealed(trial="s0.t0", task="t", layer=EMPTY, seconds=0.0))
+    assert list(decision.cancels) == ["s0.t0/trial"]
+    assert bench.finished("trial", status="cancelled") == NOTHING
+    assert bench.send(TimerFired(key="s0.t0/trial", due_s=1.0)) == NOTHING
+
+
+def test_a_pool_that_starts_says_what_an_earlier_one_left(bench: Bench) -> None:
+    def started(actor: str) -> ActorStarted:
+        return ActorStarted(actor=actor, journal=actor, epoch=2, pid=1)
+
+    assert bench.send(started("sampler")) == NOTHING
+    [reap] = bench.send(started("pool")).effects
+    assert isinstance(reap, Reap)
+    assert bench.send(EffectFinished(key=reap.key, status="done", seconds=0.1)) == NOTHING
+    assert not bench.state.open.keys() - {"s0.t0"}

@@ -165,6 +165,9 @@ def test_a_sandbox_that_cannot_be_killed_is_named_and_the_others_are_killed_all_
         async def list(self):
             return ["a", "b", "c"]
 
+        async def reap(self):
+            return []
+
         async def kill(self, key):
             if key == "b":
                 raise SandboxError("b does not answer")

@@ -49,7 +49,19 @@ def test_the_sandbox_example_leaves_nothing(monkeypatch, capsys, host_makes_sand
     assert "agent11: 78, sealed in 147 bytes" in lines
     assert any(line.startswith("endless command: exit 124") and line.endswith("limits hit: time") for line in lines)
     assert any(line.startswith("out of memory") for line in lines)
-    assert lines[-2:] == ["timed out in the middle of a command; sandboxes alive: []", "left: []"]
+    assert lines[-3:] == [
+        "timed out in the middle of a command; sandboxes alive: []",
+        "made 14, reclaimed 14, leaked 0, tried again 0",
+        "left: []",
+    ]
+
+
+def test_two_programs_that_share_a_machine_keep_its_rate(monkeypatch, capsys, host_makes_sandboxes, tmp_path):
+    lines = run_here(monkeypatch, capsys, "sandbox_pool_trio.py", str(tmp_path / "shared"))
+    assert lines[-1] == "12 sandboxes, never faster than the rate: True"
+    counted = "PoolMetrics(waiting=0, live=0, created=6, reclaimed=6, leaked=0, retries=0, failed=0)"
+    assert sorted(lines[:-1]) == [f"one: {counted}", f"two: {counted}"]
+    assert sorted(path.name for path in (tmp_path / "shared" / "node").iterdir()) == ["bucket", "slots"]
 
 
 def test_the_foreign_agent_trains(monkeypatch, capsys):

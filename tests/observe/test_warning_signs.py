@@ -178,3 +178,18 @@ def test_many_steps_are_named_up_to_eight():
     assert named([4]) == "step 4"
     assert named([4, 5]) == "steps 4, 5"
     assert named(range(12)) == "steps 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"
+
+
+def test_quarantined_tasks_retries_and_what_was_leaked_are_signs(healthy):
+    signs = found(
+        changed(
+            healthy,
+            quarantined={"l1-5": "task: no such base", "l1-6": "task: no such base"},
+            retries={"TimeoutError": 2},
+            leaked={"directory": 3},
+        )
+    )
+    assert "l1-5: task: no such base; l1-6" in signs["quarantined tasks"].text
+    assert signs["quarantined tasks"].look == "t1 log cat . --kind TaskQuarantined"
+    assert "2 x TimeoutError" in signs["retries"].text
+    assert "3 x directory" in signs["leaked"].text

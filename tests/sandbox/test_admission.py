@@ -153,6 +153,9 @@ class FailingBackend:
     async def list(self):
         return sorted(self.alive)
 
+    async def reap(self, *, dry_run=False):
+        return []
+
 
 @pytest.mark.parametrize("loop", ["trio", "asyncio"])
 def test_the_pool_gives_a_slot_back_when_creation_fails_or_is_cancelled_and_after_a_kill(loop):

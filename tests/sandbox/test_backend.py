@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import anyio
@@ -14,6 +12,7 @@ from t1actors.sandbox.backend import NamespaceBackend
 from t1actors.sandbox.errors import ArchiveError, SandboxDied, SandboxGone, SandboxRefused, SandboxSealed
 from t1actors.sandbox.interface import Layer, Limits, RunRequest, SandboxSpec
 from t1actors.sandbox.wire import key_of, name_of
+from tests.sandbox.pools import start_and_kill_a_pool
 
 
 def request(key, command, limit_s=20.0):
@@ -129,32 +128,6 @@ def test_a_command_beyond_its_limit_leaves_no_process_and_no_mount(live):
     live.assert_nothing_left()
 
 
-POOL = """
-import os, signal, sys, anyio
-from pathlib import Path
-from t1actors.sandbox.backend import NamespaceBackend
-from t1actors.sandbox.interface import RunRequest, SandboxSpec
-
-async def main():
-    backend = NamespaceBackend(Path(sys.argv[1]), name="doomed")
-    async with backend.running():
-        for number in range(5):
-            await backend.create(SandboxSpec(key=f"s0.t{number}", lease_s=float(sys.argv[2])))
-            await backend.run(f"s0.t{number}", RunRequest(key="first", command=f"x={number}; echo {number} >f", limit_s=9))
-        async with anyio.create_task_group() as group:
-            group.start_soon(backend.run, "s0.t0", RunRequest(key="running", command="sleep 1; echo finished", limit_s=9))
-            await anyio.sleep(0.3)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-anyio.run(main, backend="trio")
-"""
-
-
-def start_and_kill_a_pool(root, lease_s):
-    code = subprocess.run([sys.executable, "-c", POOL, str(root), str(lease_s)], timeout=60).returncode
-    assert code == -signal.SIGKILL
-
-
 def test_five_sandboxes_survive_the_kill_of_their_pool_and_are_found_by_their_keys(live):
     # S3, the first way out.
     start_and_kill_a_pool(live.root, 60.0)
@@ -242,7 +215,7 @@ def test_a_shim_that_is_asked_to_terminate_leaves_nothing(live):
     live.assert_nothing_left()
 
 
-def test_a_new_backend_clears_away_what_dead_shims_left(live):
+def test_the_reaper_clears_away_what_dead_shims_left(live):
     start_and_kill_a_pool(live.root, 60.0)
     for pid, name in live.processes():
         if name == "t1-shim":
@@ -254,6 +227,7 @@ def test_a_new_backend_clears_away_what_dead_shims_left(live):
     assert len(os.listdir(live.root)) == 5
 
     async def body(backend):
+        assert {leftover.kind for leftover in await backend.reap()} == {"directory", "control group"}
         assert await backend.list() == []
 
     live(body, expect_left=True)

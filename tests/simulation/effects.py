@@ -47,8 +47,8 @@ from t1actors.models.folder import model_folder
 from t1actors.models.tokenizer import Tokenizer
 from t1actors.payloads import digest_of, pack, pack_array, unpack, unpack_array
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxSealed
-from t1actors.sandbox.interface import Created, RunRequest, RunResult, SandboxSpec
-from t1actors.tasks.task import Environment, Task
+from t1actors.sandbox.interface import Created, Leftover, RunRequest, RunResult, SandboxSpec
+from t1actors.tasks.task import Environment, Task, TaskError
 from t1actors.tito.record import Geometry
 from t1actors.train.actor_step import staleness
 from tests.actors.samples import actor_updated, critic_updated
@@ -144,8 +144,9 @@ class SimBackend:
         yield
 
     async def create(self, spec: SandboxSpec) -> Created:
+        self._universe.creating()
         await self._work("create", 2.0)
-        if self._universe.mishap("create", spec.key):
+        if self._universe.mishap("create", spec.key) or self._universe.mishap_once(spec.key):
             raise SandboxError(f"sandbox {spec.key}: no room for it")
         existed = spec.key in self._shells
         if not existed:
@@ -188,6 +189,10 @@ class SimBackend:
         self._incarnation.gate()
         return sorted(key for key in [*self._shells] if self._lives(key))
 
+    async def reap(self, *, dry_run: bool = False) -> list[Leftover]:
+        self._incarnation.gate()
+        return []
+
     async def renew(self, sandbox: str) -> None:
         self._incarnation.gate()
         self._shell(sandbox)
@@ -214,7 +219,12 @@ class SimBackend:
 
 
 class SimTasks:
+    def __init__(self, universe: Universe) -> None:
+        self._universe = universe
+
     def read(self, name: str) -> Task:
+        if name in self._universe.broken:
+            raise TaskError(f"task {name}: nobody knows how to build it")
         return Task(
             name=name,
             path=Path("tasks") / name,
@@ -241,8 +251,8 @@ class SimTasks:
 
 class SimPool(Pool):
     def __init__(self, context, universe: Universe, incarnation: Incarnation) -> None:
-        super().__init__(context, lambda context: SimBackend(universe, incarnation))
-        self._tasks = SimTasks()
+        super().__init__(context, lambda context: SimBackend(universe, incarnation), universe.admission)
+        self._tasks = SimTasks(universe)
 
 
 class SimVerifier(Verifier):

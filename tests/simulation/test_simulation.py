@@ -23,7 +23,7 @@ def test_whatever_dies_whenever_nothing_is_lost_and_nothing_happens_twice(seed: 
 
 
 def test_power_cuts_take_turns_that_are_sampled_again():
-    assert all(simulate(seed).turns_lost for seed in (0, 8, 10))
+    assert all(simulate(seed).turns_lost for seed in (10, 23, 30))
 
 
 @pytest.mark.slow

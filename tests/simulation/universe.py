@@ -25,12 +25,16 @@ from t1actors.log.aside import asides_of
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.filelog import SEGMENT_BYTES, FileLog
 from t1actors.log.lock import Holder
+from t1actors.runtime.actor import ActorContext
 from t1actors.runtime.chronicle import Chronicle, check_configuration
 from t1actors.runtime.clock import Clock, system_clock, virtual_clock
 from t1actors.runtime.loss import settle_after_loss
 from t1actors.runtime.machine import Machine
 from t1actors.runtime.plan import ActorPlan, RunPlan
 from t1actors.runtime.supervisor import RunResult, supervise_on
+from t1actors.sandbox.admission import Admission
+from t1actors.sandbox.shared_bucket import SharedTokenBucket
+from t1actors.sandbox.shared_file import NodeClock
 from tests.simulation.child import SimChild
 from tests.simulation.delays import Delays
 from tests.simulation.disk import SimDisk
@@ -43,7 +47,7 @@ ACTORS = ("publisher", "pool", "sampler", "verifier", "assembler", "critic", "ac
 SMALL_SEGMENT_BYTES = 24 * 1024
 SMALL_PAYLOAD_BYTES = 40
 SMALL_PAGE_ROWS = 24
-MISHAPS = {"run": 0.03, "create": 0.03, "grade": 0.03}
+MISHAPS = {"run": 0.03, "create": 0.03, "once": 0.1, "grade": 0.03}
 
 
 class Universe:
@@ -95,6 +99,10 @@ class Universe:
         self.moments = 0
         self.boots = 0
         self.deaths: list[str] = []
+        self.broken: frozenset[str] = frozenset()
+        """Tasks of which nobody can make a sandbox."""
+        self._tried: set[str] = set()
+        self._creations_s: list[float] = []
         self._lives = 0
         self._born: list[Incarnation] = []
         """Since the machine was started."""
@@ -222,6 +230,37 @@ class Universe:
         if not self._mishaps or (self.exact and what != "run"):
             return False
         return number("mishap", what, key) % 1000 < 1000 * MISHAPS[what]
+
+    def mishap_once(self, key: str) -> bool:
+        """Whether a first try goes wrong that a second one makes good."""
+        if not self._mishaps or key in self._tried:
+            return False
+        self._tried.add(key)
+        return number("once", key) % 1000 < 1000 * MISHAPS["once"]
+
+    # --- admission --------------------------------------------------------------------------------------------------------
+
+    def admission(self, context: ActorContext) -> Admission:
+        """The real one; its file survives power cuts, as one on the disk may."""
+        boot = f"boot{self.boots}"
+        config = context.config.sandbox
+        bucket = SharedTokenBucket(
+            self.root / "node" / "bucket",
+            rate_per_s=config.rate_per_s,
+            burst=config.burst,
+            clock=NodeClock(anyio.current_time, boot, boot),
+        )
+        return Admission(bucket, config.max_live, monotonic=context.monotonic)
+
+    def creating(self) -> None:
+        """A try to make a sandbox begins, which admission allowed just now."""
+        now_s = anyio.current_time()
+        self._creations_s.append(now_s)
+        sandbox = self.config.sandbox
+        for created, since_s in enumerate(reversed(self._creations_s), 1):
+            if created > sandbox.burst + sandbox.rate_per_s * (now_s - since_s) + 1e-6:
+                self.oracle.fault(f"{created} sandboxes are made within {now_s - since_s:.3f} s")
+                break
 
     def clock(self) -> Clock:
         clock = virtual_clock()

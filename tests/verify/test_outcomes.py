@@ -12,7 +12,7 @@ import pytest
 from t1actors.events import AssertionResult, Isolation
 from t1actors.sandbox.archive import archive_of_files
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxUnavailable
-from t1actors.sandbox.interface import Created, Limits, RunRequest, RunResult, SandboxSpec
+from t1actors.sandbox.interface import Created, Leftover, Limits, RunRequest, RunResult, SandboxSpec
 from t1actors.tasks.generate import make_task
 from t1actors.tasks.reader import read_task
 from t1actors.tasks.task import Task
@@ -84,6 +84,9 @@ class ScriptedBackend:
 
     async def list(self) -> list[str]:
         return sorted(self.alive)
+
+    async def reap(self, *, dry_run: bool = False) -> list[Leftover]:
+        raise NotImplementedError
 
     async def renew(self, sandbox: str) -> None:
         raise NotImplementedError

@@ -7,7 +7,8 @@ It reads lines from its standard input and answers each with one line:
 
 Guarantees: a sandbox's directory exists exactly when its socket listens (it is made aside and renamed into place), so two
 callers that want the same name get one sandbox; a shim shares nothing with this process but memory pages; end of input
-ends the server and no shim. At start it clears away what dead shims left under its root.
+ends the server and no shim. What dead shims left is cleared away where somebody wants their place; the rest is the reaper's
+(``sandbox.reaper``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 
 from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.init import SHELL
-from t1actors.sandbox.shim.limits import Controllers, find_controllers, groups_named, remove_group
+from t1actors.sandbox.shim.limits import Controllers, find_controllers, remove_group
 from t1actors.sandbox.shim.linux import StepFailed
 from t1actors.sandbox.shim.rootfs import read_host_files
 from t1actors.sandbox.shim.sandbox import Prepared
@@ -51,9 +52,6 @@ def main(root_directory: str, prefix: str, use_cgroups: bool) -> None:
         controllers=controllers,
         filter_program=build_program(deny_memfd=controllers.memory is None),
     )
-    for name in os.listdir("."):
-        _clear(prepared, name)
-    _clear_groups(prepared)
     gc.collect()
     gc.disable()  # nothing here makes cycles, and a collection would touch every page shared with the shims
     gc.freeze()
@@ -120,18 +118,10 @@ def _clear(prepared: Prepared, name: str) -> str:
             return "alive"
     for controller in prepared.controllers:
         if controller is not None:
-            with contextlib.suppress(OSError):  # still busy: the next start clears it
+            with contextlib.suppress(OSError):  # still busy: the reaper removes it
                 remove_group(f"{controller.parent}/{prepared.group_prefix}{name}")
     _remove(name)
     return "done"
-
-
-def _clear_groups(prepared: Prepared) -> None:
-    alive = set(os.listdir("."))
-    for group in groups_named(prepared.controllers, prepared.group_prefix):
-        if os.path.basename(group).removeprefix(prepared.group_prefix) not in alive:
-            with contextlib.suppress(OSError):
-                remove_group(group)
 
 
 def _remove(name: str) -> None:

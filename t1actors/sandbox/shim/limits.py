@@ -194,15 +194,6 @@ def remove_group(group: str) -> None:
             return
 
 
-def groups_named(controllers: Controllers, prefix: str) -> list[str]:
-    """The paths of all groups whose name begins with ``prefix``."""
-    found: set[str] = set()
-    for controller in controllers:
-        if controller is not None:
-            found |= {f"{controller.parent}/{n}" for n in os.listdir(controller.parent) if n.startswith(prefix)}
-    return sorted(found)
-
-
 def _read(path: str) -> str:
     with open(path) as file:
         return file.read()

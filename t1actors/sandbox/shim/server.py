@@ -4,7 +4,7 @@ It builds the sandbox on the first Create, answers orders on the sandbox's socke
 key, and ends the sandbox on Kill, on SIGTERM, or when its lease runs out; then nothing of it is left when the answer
 comes. Guarantees: a key never runs twice, and its result is kept as long as the sandbox; when the shim ends, by any
 cause, every process inside ends with it (init dies with its parent, the pid namespace with init) and so do the mounts.
-What a SIGKILL of the shim leaves, an empty directory and empty control groups, the next fork server clears away.
+What a SIGKILL of the shim leaves, an empty directory and empty control groups, is the reaper's (``sandbox.reaper``).
 
 The lease counts only while no connection is open: an open one is a living caller.
 """
