@@ -23,7 +23,8 @@ from t1actors.observe.quantities import size
 from t1actors.runtime.actor import Unrecoverable
 from t1actors.tasks.choice import ChosenTask, LeftOutTask, TaskChoice, changed
 from t1actors.tasks.pools import BUILTIN, KINDS
-from t1actors.tasks.reader import KEYS, read_task, task_digest
+from t1actors.tasks.reader import read_task, task_digest
+from t1actors.tasks.settings import KEYS
 from t1actors.tasks.task import Task, TaskError
 
 SHOWN = 4
