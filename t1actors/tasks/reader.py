@@ -32,7 +32,7 @@ def read_task(directory: Path) -> Task:
         right.
     """
     if not directory.is_dir():
-        raise TaskError(f"{directory}: no such task directory; built-in tasks are written by `t1 tasks make`")
+        raise TaskError(f"{directory}: no such task directory; built-in tasks are written by `t1 task make`")
     file = directory / "task.toml"
     settings = read_settings(file)
     tests_dir = directory / "tests"
@@ -68,6 +68,7 @@ def read_task(directory: Path) -> Task:
         unused_keys=settings.unused_keys,
         baseline=settings.baseline,
         accept=settings.accept,
+        programs=settings.programs,
         verifier_env=settings.verifier_env,
         solution_env=settings.solution_env,
     )
@@ -79,14 +80,17 @@ def read_tasks(directory: Path) -> tuple[list[Task], list[TaskError]]:
         raise TaskError(f"{directory}: no such directory; it should hold a folder for each task")
     tasks: list[Task] = []
     errors: list[TaskError] = []
-    for path in sorted(directory.iterdir()):
-        if path.name.startswith(".") or not path.is_dir():
-            continue
+    for path in task_folders(directory):
         try:
             tasks.append(read_task(path))
         except TaskError as error:
             errors.append(error)
     return tasks, errors
+
+
+def task_folders(directory: Path) -> list[Path]:
+    """The folders of a directory of tasks, by name; hidden ones are not tasks."""
+    return sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def task_digest(directory: Path) -> str:

@@ -32,7 +32,7 @@ _ENVIRONMENT = (
     "docker_image", "build_timeout_sec", "os", "cpus", "memory_mb", "memory", "storage_mb", "storage", "gpus", "gpu_types",
     "tpu", "network_mode", "allowed_hosts", "allow_internet", "env", "workdir", "mcp_servers", "skills_dir", "healthcheck",
 )  # fmt: skip
-_T1 = ("expected", "control", "baseline", "accept", "families", "level", "sub_goals", "seed")
+_T1 = ("expected", "control", "baseline", "accept", "programs", "families", "level", "sub_goals", "seed")
 KEYS = (
     *_TOP,
     *(f"task.{key}" for key in _PACKAGE),
@@ -62,6 +62,7 @@ class Settings:
     control: str
     baseline: tuple[str, ...]
     accept: tuple[str, ...]
+    programs: tuple[str, ...]
     families: tuple[str, ...]
     level: int
     sub_goals: int | None
@@ -112,6 +113,7 @@ def read_settings(file: Path) -> Settings:
         control=t1.string("control") or "",
         baseline=baseline,
         accept=accept,
+        programs=t1.strings("programs"),
         families=t1.strings("families"),
         level=t1.integer("level") or 0,
         sub_goals=t1.integer("sub_goals"),

@@ -72,6 +72,8 @@ class Task:
     fails takes one from what passed."""
     accept: tuple[str, ...] = ()
     """What `t1 task check` finds and the task means to be so (``settings.ACCEPTABLE``)."""
+    programs: tuple[str, ...] = ()
+    """Programs that the task needs; looked for where the host's own /usr stands in for its image."""
     verifier_env: tuple[tuple[str, str], ...] = ()
     solution_env: tuple[tuple[str, str], ...] = ()
 

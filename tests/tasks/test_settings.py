@@ -22,6 +22,7 @@ TYPED = {
     "metadata.t1.control": "c",
     "metadata.t1.baseline": ["a"],
     "metadata.t1.accept": ["history"],
+    "metadata.t1.programs": ["git"],
     "metadata.t1.families": ["git"],
     "metadata.t1.level": 2,
     "metadata.t1.sub_goals": 3,
