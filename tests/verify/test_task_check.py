@@ -118,6 +118,18 @@ def test_tests_that_cannot_grade_an_untouched_environment_fail(tmp_path: Path, c
     assert says in record.problems[0].text
 
 
+@pytest.mark.parametrize(
+    ("checks", "says"),
+    [("if [\n", "not graded: no_report"), ("finish\n", "not graded: verifier_crash"), ("exit 0\n", "verifier_crash")],
+    ids=["a syntax error", "no tests", "no report"],
+)
+def test_tests_that_never_grade_fail_with_what_they_said(tmp_path: Path, checks: str, says: str):
+    """S8 of the known faults, before a run instead of in it."""
+    record = checked(make(tmp_path / "broken", checks=checks))
+    assert [problem.part for problem in record.problems] == ["untouched", "reference"]
+    assert all(says in problem.text for problem in record.problems)
+
+
 class Counting(NamespaceBackend):
     """Tells each sandbox of a reference which one it is."""
 
