@@ -1,8 +1,9 @@
 """What of the answer lies in what the agent is given: the solution, the tests, or their outcome.
 
-Looked through is the sealed tree of a trial in which nothing was done: what was copied in and what a set-up left, not the
-files of an image below. Looked for are the texts of ``solution/`` and of the programs in ``tests/``; in git objects, which
-outlive what a check-out shows, also the files that the reference solution leaves behind.
+Looked through are the task's ``environment/``, of which images are built, and the sealed tree of a trial in which nothing
+was done: what was copied in and what a set-up left, not the files of an image below. Looked for are the texts of ``solution/``
+and of the programs in ``tests/``; in git objects, which outlive what a check-out shows, also the files that the reference
+solution leaves behind.
 
 Guarantees: nothing is run and no link followed. A finding names the file or object and whose text it holds; some tasks mean
 it to be so, and say that (``[metadata.t1] accept``).
@@ -39,11 +40,14 @@ class Leak:
 def find_leaks(task: Task, untouched: bytes, solved: bytes) -> list[Leak]:
     """What the archive ``untouched`` of a trial that did nothing holds of the answer; ``solved`` is the reference's."""
     before, after = tree(untouched), tree(solved)
+    given = set(before.values())
+    context = {f"environment/{path}": data for path, data in _contents(task.path / "environment")}
+    before |= {path: data for path, data in context.items() if data not in given and path != "environment/Dockerfile"}
     secrets = _secrets(task)
     found: list[Leak] = []
     for path, data in sorted(before.items()):
         if not is_object_file(path):
-            found += [Leak("leak", f"/{path} holds {name}") for name, text in secrets.items() if text in data]
+            found += [Leak("leak", f"{_shown(path)} holds {name}") for name, text in secrets.items() if text in data]
     outcome = {
         f"/{path} as the reference leaves it": data.strip()
         for path, data in after.items()
@@ -74,19 +78,25 @@ def tree(archive: bytes) -> dict[str, bytes]:
 def _secrets(task: Task) -> dict[str, bytes]:
     """Texts that only the author knows, by the file they are in."""
     found: dict[str, bytes] = {}
-    for path in _files(task.solution_dir):
-        found[f"solution/{path}"] = _body((task.path / "solution" / path).read_bytes())
-    for path in _files(task.tests_dir):
+    for path, data in _contents(task.solution_dir):
+        found[f"solution/{path}"] = _body(data)
+    for path, data in _contents(task.tests_dir):
         if path.endswith(_PROGRAMS):
-            found[f"tests/{path}"] = _body((task.tests_dir / path).read_bytes())
+            found[f"tests/{path}"] = _body(data)
     return {name: text for name, text in found.items() if len(text) >= SHORTEST_BYTES}
 
 
-def _files(folder: Path | None) -> Iterator[str]:
+def _contents(folder: Path | None) -> Iterator[tuple[str, bytes]]:
+    """Path and bytes of the regular files in ``folder`` that are not too large."""
     if folder is not None:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not path.is_symlink() and path.stat().st_size <= LARGEST_BYTES:
-                yield path.relative_to(folder).as_posix()
+                yield path.relative_to(folder).as_posix(), path.read_bytes()
+
+
+def _shown(path: str) -> str:
+    """In the task's own directory, or in the sandbox."""
+    return path if path.startswith("environment/") else f"/{path}"
 
 
 def _body(text: bytes) -> bytes:
@@ -107,7 +117,7 @@ def _in_history(before: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> lis
         for held in git_objects({path: data for path, data in before.items() if is_object_file(path)}):
             for name, text in wanted.items():
                 if text in held.data:
-                    found.append(Leak("history", f"{held.kind} {held.name[:12]} in /{held.place} holds {name}"))
+                    found.append(Leak("history", f"{held.kind} {held.name[:12]} in {_shown(held.place)} holds {name}"))
     except GitDataError as error:
-        found.append(Leak("history", f"the git history cannot be looked through: /{error}"))
+        found.append(Leak("history", f"the git history cannot be looked through: {error}"))
     return found

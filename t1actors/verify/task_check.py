@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import anyio
@@ -41,8 +42,22 @@ _KILL_S = 30.0
 _OUTPUT_CHARS = 2_000
 
 
-class BuildFailed(Exception):
+class EnvironmentFailed(Exception):
     """The task's environment cannot be made: says why."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a trial's sandbox starts from."""
+
+    layers: tuple[Layer, ...]
+    env: tuple[tuple[str, str], ...]
+    base: str = "host"
+
+
+async def host_ground(task: Task) -> Ground:
+    """The task's own files on the host's root. Raises ``TaskError``."""
+    return Ground(environment_layers(task), task.environment.env)
 
 
 @dataclass(frozen=True)
@@ -71,13 +86,22 @@ class Tried:
         return self.verdict.outcome == "graded" and not self.missed
 
 
-async def check_task(task: Task, backend: SandboxBackend, *, key: str, runs: int, limits: Limits) -> CheckRecord:
+async def check_task(
+    task: Task,
+    backend: SandboxBackend,
+    *,
+    key: str,
+    runs: int,
+    limits: Limits,
+    ground_of: Callable[[Task], Awaitable[Ground]] = host_ground,
+) -> CheckRecord:
     """The record of ``task`` (``tasks.record``), with every problem that was found.
 
     Args:
         key: what the check's sandboxes are called; no other check has it.
         runs: how often each of the two is tried.
         limits: of the trial's sandboxes, as in a run.
+        ground_of: makes what they start from, within the task's limit for its build.
 
     Raises:
         SandboxUnavailable: this host makes no sandboxes (any more).
@@ -85,11 +109,15 @@ async def check_task(task: Task, backend: SandboxBackend, *, key: str, runs: int
     """
     record = CheckRecord(digest=task.digest)
     try:
-        untouched = [await _try(task, backend, f"{key}.untouched{n}", limits, solve=False) for n in range(runs)]
+        ground = await _made(task, ground_of)
+        untouched = [await _try(task, backend, f"{key}.untouched{n}", limits, ground) for n in range(runs)]
         solved: list[Tried] = []
         if task.solution_dir is not None:
-            solved = [await _try(task, backend, f"{key}.reference{n}", limits, solve=True) for n in range(runs)]
-    except BuildFailed as error:
+            solving = replace(ground, layers=(*ground.layers, _solution(task.solution_dir)))
+            solved = [
+                await _try(task, backend, f"{key}.reference{n}", limits, solving, solve=True) for n in range(runs)
+            ]
+    except EnvironmentFailed as error:
         return msgspec.structs.replace(record, problems=(Problem(part="build", text=str(error)),))
     return _recorded(task, record, untouched, solved)
 
@@ -97,9 +125,28 @@ async def check_task(task: Task, backend: SandboxBackend, *, key: str, runs: int
 # --- one trial ----------------------------------------------------------------------------------------------------------
 
 
-async def _try(task: Task, backend: SandboxBackend, key: str, limits: Limits, *, solve: bool) -> Tried:
+async def _made(task: Task, ground_of: Callable[[Task], Awaitable[Ground]]) -> Ground:
     try:
-        layer, solving, output = await _worked(task, backend, key, limits, solve=solve)
+        with anyio.fail_after(task.build_timeout_s):
+            return await ground_of(task)
+    except TimeoutError as error:
+        raise EnvironmentFailed(f"the environment was not built within {task.build_timeout_s:g} s") from error
+    except TaskError as error:
+        raise EnvironmentFailed(str(error)) from error
+
+
+def _solution(directory: Path) -> Layer:
+    try:
+        return Layer(archive=archive_of_directory(directory), at=SOLUTION_AT, read_only=True)
+    except ArchiveError as error:
+        raise EnvironmentFailed(f"{directory}: cannot be read: {error}") from error
+
+
+async def _try(
+    task: Task, backend: SandboxBackend, key: str, limits: Limits, ground: Ground, *, solve: bool = False
+) -> Tried:
+    try:
+        layer, solving, output = await _worked(task, backend, key, limits, ground, solve=solve)
     except SandboxUnavailable:
         raise
     except SandboxError as error:
@@ -117,12 +164,12 @@ async def _try(task: Task, backend: SandboxBackend, key: str, limits: Limits, *,
 
 
 async def _worked(
-    task: Task, backend: SandboxBackend, key: str, limits: Limits, *, solve: bool
+    task: Task, backend: SandboxBackend, key: str, limits: Limits, ground: Ground, *, solve: bool
 ) -> tuple[bytes, str, str]:
     """What is left in a sandbox where the reference was run, or nothing; what was wrong, and what was said."""
     solving = output = ""
     try:
-        await _create(task, backend, key, limits, solve=solve)
+        await _create(task, backend, key, limits, ground)
         if solve:
             limit_s = task.agent_timeout_s or REFERENCE_LIMIT_S
             variables = "".join(f"{name}={shlex.quote(value)} " for name, value in task.solution_env)
@@ -142,28 +189,25 @@ async def _worked(
             await backend.kill(key)
 
 
-async def _create(task: Task, backend: SandboxBackend, key: str, limits: Limits, *, solve: bool) -> None:
+async def _create(task: Task, backend: SandboxBackend, key: str, limits: Limits, ground: Ground) -> None:
+    spec = SandboxSpec(
+        key=key,
+        workdir=task.workdir,
+        env=ground.env,
+        limits=msgspec.structs.replace(limits, command_s=task.agent_timeout_s or REFERENCE_LIMIT_S),
+        lease_s=LEASE_S,
+        layers=ground.layers,
+        base=ground.base,
+    )
     try:
-        layers = environment_layers(task)
-        if solve and task.solution_dir is not None:
-            solution = archive_of_directory(task.solution_dir)
-            layers = (*layers, Layer(archive=solution, at=SOLUTION_AT, read_only=True))
-        spec = SandboxSpec(
-            key=key,
-            workdir=task.workdir,
-            env=task.environment.env,
-            limits=msgspec.structs.replace(limits, command_s=task.agent_timeout_s or REFERENCE_LIMIT_S),
-            lease_s=LEASE_S,
-            layers=layers,
-        )
         with anyio.fail_after(task.build_timeout_s):
             await backend.create(spec)
     except SandboxUnavailable:
         raise
     except TimeoutError as error:
-        raise BuildFailed(f"the environment was not made within {task.build_timeout_s:g} s") from error
-    except (SandboxError, TaskError, ArchiveError) as error:
-        raise BuildFailed(str(error)) from error
+        raise EnvironmentFailed(f"the environment was not made within {task.build_timeout_s:g} s") from error
+    except SandboxError as error:
+        raise EnvironmentFailed(str(error)) from error
 
 
 # --- what follows -------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import anyio
 import msgspec
 import pytest
 
@@ -13,8 +14,8 @@ from t1actors.sandbox.errors import SandboxUnavailable
 from t1actors.sandbox.interface import Created, SandboxSpec
 from t1actors.tasks.reader import read_task
 from t1actors.tasks.record import CheckRecord
-from t1actors.tasks.task import Task
-from t1actors.verify.task_check import check_task
+from t1actors.tasks.task import Task, TaskError
+from t1actors.verify.task_check import Ground, check_task
 from tests.verify.trials import LIMITS, on_a_bench
 
 pytestmark = pytest.mark.usefixtures("host_makes_sandboxes")
@@ -225,3 +226,33 @@ def test_a_task_with_only_a_reward_file_is_checked_by_it(tmp_path: Path):
     assert record.passed, problems(record)
     assert record.expected == ()
     assert record.notes == ("the tests report no assertions, only 0 or 1",)
+
+
+def test_what_an_image_would_be_built_of_is_looked_through_too(tmp_path: Path):
+    """No COPY names the file, and so it is in no sandbox of this host: a build may well take it."""
+    directory = tmp_path / "context"
+    make(directory)
+    (directory / "environment/build.sh").write_text(f"set -e\n{SOLUTION}")
+    assert problems(checked(read_task(directory))) == ["leak: environment/build.sh holds solution/solve.sh"]
+
+
+def test_an_environment_whose_build_fails_or_takes_too_long_is_named(tmp_path: Path):
+    task = make(tmp_path / "slow", toml="[environment]\nbuild_timeout_sec = 0.2\n")
+
+    async def failing(task: Task) -> Ground:
+        raise TaskError("environment/Dockerfile, line 2: RUN false ended with status 1")
+
+    async def slow(task: Task) -> Ground:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def body(bench):
+        return [
+            await check_task(task, bench.agents, key="check", runs=1, limits=LIMITS, ground_of=ground_of)
+            for ground_of in (failing, slow)
+        ]
+
+    assert [problems(record) for record in on_a_bench(body)] == [
+        ["build: environment/Dockerfile, line 2: RUN false ended with status 1"],
+        ["build: the environment was not built within 0.2 s"],
+    ]
