@@ -1,9 +1,9 @@
 """What of the answer lies in what the agent is given: the solution, the tests, or their outcome.
 
 Looked through are the task's ``environment/``, of which images are built, and the sealed tree of a trial in which nothing
-was done: what was copied in and what a set-up left, not the files of an image below. Looked for are the texts of ``solution/``
-and of the programs in ``tests/``; in git objects, which outlive what a check-out shows, also the files that the reference
-solution leaves behind.
+was done: what was copied in and what a set-up left, not the files of an image below. Looked for are the texts of
+``solution/`` and of the programs in ``tests/``; in git objects, which outlive what a check-out shows, also the files that
+the reference solution leaves behind.
 
 Guarantees: nothing is run and no link followed. A finding names the file or object and whose text it holds; some tasks mean
 it to be so, and say that (``[metadata.t1] accept``).
