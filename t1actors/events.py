@@ -80,10 +80,19 @@ class OutputChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AssertionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One expected assertion of a task, and whether it passed."""
+    """One expected assertion of a task, and whether it passed. ``baseline``: it passes when nothing is done."""
 
     id: str
     passed: bool
+    baseline: bool = False
+
+
+def counted(assertions: tuple[AssertionResult, ...]) -> tuple[int, int]:
+    """(P, n): what passed of what can be gained. Assertions of the baseline are no gain, and each that fails takes one from
+    P, which is never below 0."""
+    gained = sum(result.passed for result in assertions if not result.baseline)
+    broken = sum(not result.passed for result in assertions if result.baseline)
+    return max(0, gained - broken), sum(not result.baseline for result in assertions)
 
 
 class BatchItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from t1actors.runtime.actor import Unrecoverable
 from t1actors.tasks.choice import changed, read_choice
 from t1actors.tasks.pools import BUILTIN
 from t1actors.tasks.reader import read_task
+from t1actors.tasks.record import as_checked
 from t1actors.tasks.task import Task, TaskError
 from t1actors.tasks.write import ensure_tasks
 
@@ -28,7 +29,7 @@ class TaskFiles:
             choice = None if self._builtin else read_choice(run_dir)
         except TaskError as error:
             raise Unrecoverable(str(error)) from error
-        self._digests = {task.name: task.digest for task in choice.usable} if choice is not None else {}
+        self._chosen = {task.name: task for task in choice.usable} if choice is not None else {}
 
     def read(self, name: str) -> Task:
         """The task called ``name``.
@@ -37,13 +38,15 @@ class TaskFiles:
         """
         if self._builtin:
             ensure_tasks(self._directory, [name])
-        digest = self._digests.get(name)
-        if digest is None:
+        chosen = self._chosen.get(name)
+        if chosen is None:
             return read_task(self._directory / name)
         try:
             task = read_task(self._directory / name)
         except TaskError as error:
             raise Unrecoverable(changed(name, str(error))) from error
-        if task.digest != digest:
-            raise Unrecoverable(changed(name, f"its files have the digest {task.digest[:16]}, not {digest[:16]}"))
-        return task
+        if task.digest != chosen.digest:
+            raise Unrecoverable(
+                changed(name, f"its files have the digest {task.digest[:16]}, not {chosen.digest[:16]}")
+            )
+        return as_checked(task, chosen.expected, chosen.baseline)

@@ -17,6 +17,7 @@ from t1actors.payloads import BlobError
 from t1actors.runtime.errors import RuntimeFault, leaves
 from t1actors.sandbox.errors import SandboxError
 from t1actors.tasks.task import TaskError
+from t1actors.verify.verdict import VerifyError
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -63,6 +64,7 @@ EXPECTED = (
     SandboxError,
     ModelFolderError,
     RuntimeFault,
+    VerifyError,
 )
 
 

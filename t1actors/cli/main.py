@@ -38,9 +38,11 @@ config = App(name="config", help="Configuration.\n\nExample: `t1 config show --p
 config.command("t1actors.cli.settings:show", name="show")
 app.command(config)
 
-tasks = App(name="tasks", help="Tasks.\n\nExample: `t1 tasks make my-tasks --count 20`")
-tasks.command("t1actors.cli.tasks:make", name="make")
-app.command(tasks)
+task = App(name="task", help="Tasks: read, check, make.\n\nExample: `t1 task check my-tasks`")
+task.command("t1actors.cli.task_show:show", name="show")
+task.command("t1actors.cli.task_check:check", name="check")
+task.command("t1actors.cli.task_make:make", name="make")
+app.command(task)
 
 sandbox = App(name="sandbox", help="Sandboxes.\n\nExample: `t1 sandbox reap runs/latest --dry-run`")
 sandbox.command("t1actors.cli.sandbox:reap_command", name="reap")
@@ -53,7 +55,7 @@ warmstart.command("t1actors.cli.warmstart:demos", name="demos")
 warmstart.command("t1actors.cli.warmstart:make", name="make")
 app.command(warmstart)
 
-LISTS = ("-h", "--help", "log", "config", "tasks", "sandbox", "warmstart")
+LISTS = ("-h", "--help", "log", "config", "task", "sandbox", "warmstart")
 """With nothing else in it, a command line asks for a list of commands."""
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from t1actors.actors.schedule import Schedule
 from t1actors.cli.errors import CommandFailed
-from t1actors.config import Config
+from t1actors.config import Config, SandboxConfig
 from t1actors.harness.native import NativeHarness
 from t1actors.models.fit import ModelFacts, check_model
 from t1actors.models.folder import BUILTIN_PREFIX
@@ -23,8 +23,11 @@ from t1actors.observe.quantities import size
 from t1actors.runtime.actor import Unrecoverable
 from t1actors.tasks.choice import ChosenTask, LeftOutTask, TaskChoice, changed
 from t1actors.tasks.pools import BUILTIN, KINDS
-from t1actors.tasks.reader import KEYS, read_task, task_digest
+from t1actors.tasks.reader import read_task, task_digest, task_folders
+from t1actors.tasks.record import CheckRecord, as_checked, read_record
+from t1actors.tasks.settings import KEYS
 from t1actors.tasks.task import Task, TaskError
+from t1actors.verify.tools import find_program
 
 SHOWN = 4
 """Left-out tasks that are named on the terminal; ``tasks.md`` names all."""
@@ -98,13 +101,14 @@ def choose_tasks(config: Config, harness: NativeHarness) -> tuple[TaskChoice, li
         raise TaskError(f"tasks.source = {str(directory)!r}: {found}; name one that holds a folder for each task")
     usable: list[Task] = []
     left_out: list[LeftOutTask] = []
-    for folder in sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith(".")):
+    records: dict[str, CheckRecord | None] = {}
+    for folder in task_folders(directory):
         try:
-            task = read_task(folder)
+            task, records[folder.name] = read_task(folder), read_record(folder)
         except TaskError as error:
             left_out.append(LeftOutTask(name=folder.name, reason=_short(str(error), folder)))
             continue
-        lacking = unmet(task, config, harness)
+        lacking = [*unmet(task, config, harness), *_failed_check(task, records[task.name])]
         if lacking:
             left_out.append(LeftOutTask(name=task.name, reason="; ".join(lacking)))
         else:
@@ -112,13 +116,57 @@ def choose_tasks(config: Config, harness: NativeHarness) -> tuple[TaskChoice, li
     if not usable:
         found = "".join(f"\n  {task.name}: {task.reason}" for task in left_out[: 2 * SHOWN]) or " it holds no folder"
         raise CommandFailed(f"no task in {directory} can be used:{found}")
-    chosen = tuple(ChosenTask(name=task.name, digest=task.digest) for task in usable)
-    return TaskChoice(source=str(directory), usable=chosen, left_out=tuple(left_out)), _notes(usable)
+    checked = [_as_found(task, records[task.name]) for task in usable]
+    chosen = tuple(
+        ChosenTask(name=task.name, digest=task.digest, expected=task.expected, baseline=task.baseline)
+        for task in checked
+    )
+    notes = [*_notes(checked), *_check_notes(directory, usable, records)]
+    return TaskChoice(source=str(directory), usable=chosen, left_out=tuple(left_out)), notes
+
+
+def _of_this(task: Task, record: CheckRecord | None) -> CheckRecord | None:
+    """The record, where it is of the task as it is now."""
+    return record if record is not None and record.digest == task.digest else None
+
+
+def _failed_check(task: Task, record: CheckRecord | None) -> list[str]:
+    found = _of_this(task, record)
+    return [f"`t1 task check`: {problem.part}: {problem.text}" for problem in (found.problems if found else ())[:1]]
+
+
+def _as_found(task: Task, record: CheckRecord | None) -> Task:
+    found = _of_this(task, record)
+    return as_checked(task, found.expected, found.baseline) if found else task
+
+
+def _check_notes(directory: Path, usable: list[Task], records: dict[str, CheckRecord | None]) -> list[str]:
+    notes: list[str] = []
+    unchecked = [task.name for task in usable if _of_this(task, records[task.name]) is None]
+    if unchecked:
+        changed_since = sum(records[name] is not None for name in unchecked)
+        since = f", {changed_since} of them not since they changed" if changed_since else ""
+        notes.append(f"{len(unchecked)} were not checked{since}: `t1 task check {directory}`")
+    with_baseline = [task.name for task in usable if _as_found(task, records[task.name]).baseline]
+    if with_baseline:
+        notes.append(
+            f"{len(with_baseline)} pass some assertions when nothing is done (docs/tasks.md): those are no gain, "
+            f"as of {with_baseline[0]}"
+        )
+    return notes
 
 
 def unmet(task: Task, config: Config, harness: NativeHarness) -> list[str]:
-    """What ``task`` needs and a sandbox of this run does not give it."""
-    sandbox = config.sandbox
+    """What ``task`` needs and a trial of this run does not give it."""
+    found = unmet_by_sandbox(task, config.sandbox)
+    ids = len(harness.opening(task.instruction))
+    if ids >= config.rollout.max_ids:
+        found.append(f"its instruction takes {ids} ids, rollout.max_ids is {config.rollout.max_ids}")
+    return found
+
+
+def unmet_by_sandbox(task: Task, sandbox: SandboxConfig) -> list[str]:
+    """What ``task`` needs and a sandbox of that configuration does not give it."""
     found: list[str] = []
     if not sandbox.host_base:
         found.append(
@@ -126,7 +174,7 @@ def unmet(task: Task, config: Config, harness: NativeHarness) -> list[str]:
             "--set sandbox.host_base=true"
         )
     if task.allow_internet:
-        found.append("environment.allow_internet = true: sandboxes have no network")
+        found.append("it asks for a network (network_mode or allow_internet): sandboxes have none")
     for needed, key, have in (
         (task.memory_mb, "memory_mb", sandbox.memory_mb),
         (task.storage_mb, "disk_mb", sandbox.disk_mb),
@@ -134,9 +182,9 @@ def unmet(task: Task, config: Config, harness: NativeHarness) -> list[str]:
         if needed is not None and needed > have:
             what = "memory" if key == "memory_mb" else "disk"
             found.append(f"needs {needed} MB of {what}, a sandbox has {have}: --set sandbox.{key}={needed}")
-    ids = len(harness.opening(task.instruction))
-    if ids >= config.rollout.max_ids:
-        found.append(f"its instruction takes {ids} ids, rollout.max_ids is {config.rollout.max_ids}")
+    lacking = [name for name in task.programs if find_program(name) is None]
+    if lacking:
+        found.append(f"needs {', '.join(lacking)}, and the host's /usr has none: install it there")
     return found
 
 

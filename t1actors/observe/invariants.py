@@ -7,7 +7,6 @@ what the events say, by ``observe.references``.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -32,6 +31,7 @@ from t1actors.events import (
     TurnSampled,
     UnknownEvent,
     WeightsPublished,
+    counted,
     decode,
 )
 from t1actors.log.merged import Entry
@@ -303,9 +303,11 @@ class Invariants:
             self._error(entry, f"trial {event.trial}: graded another layer than was sealed")
         if (event.reward is None) != (event.outcome != "graded"):
             self._error(entry, f"trial {event.trial}: outcome {event.outcome} with reward {event.reward}")
-        passed = Counter(a.passed for a in event.assertions)[True]
-        if event.outcome == "graded" and (event.passed != passed or event.passed > event.expected):
-            message = f"{event.passed} of {event.expected} passed where {passed} assertions say so"
+        passed, expected = counted(event.assertions)
+        if event.outcome == "graded" and (event.passed, event.expected) != (passed, expected):
+            message = (
+                f"{event.passed} of {event.expected} passed where {passed} of {expected} follow from its assertions"
+            )
             self._error(entry, f"trial {event.trial}: {message}")
         if event.outcome == "graded" and event.assertions and self._reward_scale is not None:
             self._paid(entry, event, event.passed / self._reward_scale)

@@ -19,10 +19,13 @@ CHOICE = "tasks.json"
 
 
 class ChosenTask(msgspec.Struct, frozen=True, kw_only=True):
-    """``digest`` is over every file of the task (``reader.task_digest``), as it was then."""
+    """``digest`` is over every file of the task (``reader.task_digest``), as it was then; ``expected`` and ``baseline`` are
+    what `t1 task check` had found out of it (``tasks.record``)."""
 
     name: str
     digest: str
+    expected: tuple[str, ...] = ()
+    baseline: tuple[str, ...] = ()
 
 
 class LeftOutTask(msgspec.Struct, frozen=True, kw_only=True):

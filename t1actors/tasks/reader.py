@@ -1,16 +1,15 @@
 """Reads task directories in the Harbor / Terminal-Bench layout.
 
 Guarantees: what is read is whole (every file that will be needed is there) and is named by a digest of all its bytes;
-keys of task.toml that mean nothing here are kept in ``Task.unknown_keys``; what cannot be honoured (compose files,
-GPUs, build steps) is refused by name. Nothing here runs anything.
+what task.toml says is read by ``tasks.settings``; what cannot be honoured (compose files, build steps) is refused by name.
+Nothing here runs anything.
 """
 
 from __future__ import annotations
 
 import os
-import re
+import posixpath
 import stat
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,24 +17,11 @@ import blake3
 
 from t1actors.tasks.dockerfile import read_dockerfile
 from t1actors.tasks.generate import parse_name, sub_goals_of_level
-from t1actors.tasks.table import Table
+from t1actors.tasks.settings import Settings, read_settings
 from t1actors.tasks.task import Environment, Task, TaskError
 
-VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4")
 _RESERVED = ("", "bin", "dev", "etc", "lib", "lib64", "logs", "proc", "sbin", "sys", "tests", "usr")
 """No working directory begins here: the tree an agent leaves is graded as a mount of its own."""
-KEYS = (
-    "version", "schema_version", "source", "solution", "task", "name",
-    "metadata.t1.expected", "metadata.t1.control", "metadata.t1.families", "metadata.t1.level", "metadata.t1.sub_goals",
-    "metadata.t1.seed", "verifier.timeout_sec", "agent.timeout_sec", "environment.docker_image",
-    "environment.build_timeout_sec", "environment.cpus", "environment.memory_mb", "environment.memory",
-    "environment.storage_mb", "environment.storage", "environment.allow_internet", "environment.gpus",
-    "environment.gpu_types",
-)  # fmt: skip
-"""Keys of task.toml that mean something here, or in Harbor; for telling a misspelt one."""
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
-_MB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
-"""Harbor's older sizes are strings ("2G"); a bare number is megabytes."""
 
 
 def read_task(directory: Path) -> Task:
@@ -46,49 +32,46 @@ def read_task(directory: Path) -> Task:
         right.
     """
     if not directory.is_dir():
-        raise TaskError(f"{directory}: no such task directory; built-in tasks are written by `t1 tasks make`")
+        raise TaskError(f"{directory}: no such task directory; built-in tasks are written by `t1 task make`")
     file = directory / "task.toml"
-    top = Table(file, _parse_toml(file))
-    _check_version(file, top)
-    metadata, verifier, agent = top.table("metadata"), top.table("verifier"), top.table("agent")
-    environment = top.table("environment")
-    top.ignore("source", "solution", "task", "name")
-    metadata_t1 = metadata.table("t1")
-    metadata_t1.ignore("seed")
-    gpus = environment.integer("gpus") or 0
-    if gpus > 0:
-        raise TaskError(f"{file}: environment.gpus = {gpus}: sandboxes with GPUs are not supported; set it to 0")
-    environment.ignore("gpu_types")
+    settings = read_settings(file)
     tests_dir = directory / "tests"
+    if (directory / "steps").is_dir():
+        raise TaskError(f"{directory / 'steps'}: tasks of several steps are not supported; make a task of each step")
     if not (tests_dir / "test.sh").is_file():
         raise TaskError(f"{tests_dir / 'test.sh'}: missing; it is what grades a trial")
     parsed = parse_name(directory.name)
-    sub_goals = metadata_t1.integer("sub_goals")
-    task = Task(
+    solution = directory / "solution" / "solve.sh"
+    return Task(
         name=directory.name,
         path=directory,
         digest=task_digest(directory),
         instruction=_instruction(directory / "instruction.md"),
-        environment=_environment(directory / "environment", environment.string("docker_image")),
+        environment=_as_set(file, settings, _environment(directory / "environment", settings.docker_image)),
         tests_dir=tests_dir,
-        solution_dir=directory / "solution" if (directory / "solution" / "solve.sh").is_file() else None,
-        expected=_distinct(metadata_t1, "expected"),
-        control=metadata_t1.string("control") or "",
-        families=metadata_t1.strings("families"),
-        level=metadata_t1.integer("level") or 0,
-        sub_goals=sub_goals if sub_goals is not None else (sub_goals_of_level(parsed[1]) if parsed else 0),
-        agent_timeout_s=agent.number("timeout_sec"),
-        verifier_timeout_s=verifier.number("timeout_sec") or 600.0,
-        build_timeout_s=environment.number("build_timeout_sec") or 600.0,
-        cpus=environment.number("cpus"),
-        memory_mb=_megabytes(environment, "memory_mb", "memory"),
-        storage_mb=_megabytes(environment, "storage_mb", "storage"),
-        allow_internet=environment.boolean("allow_internet") or False,
-        unknown_keys=(),
+        solution_dir=solution.parent if solution.is_file() else None,
+        expected=settings.expected,
+        control=settings.control,
+        families=settings.families,
+        level=settings.level,
+        sub_goals=settings.sub_goals
+        if settings.sub_goals is not None
+        else (sub_goals_of_level(parsed[1]) if parsed else 0),
+        agent_timeout_s=settings.agent_timeout_s,
+        verifier_timeout_s=settings.verifier_timeout_s,
+        build_timeout_s=settings.build_timeout_s,
+        cpus=settings.cpus,
+        memory_mb=settings.memory_mb,
+        storage_mb=settings.storage_mb,
+        allow_internet=settings.allow_internet,
+        unknown_keys=settings.unknown_keys,
+        unused_keys=settings.unused_keys,
+        baseline=settings.baseline,
+        accept=settings.accept,
+        programs=settings.programs,
+        verifier_env=settings.verifier_env,
+        solution_env=settings.solution_env,
     )
-    # Metadata is free text of the task's author: only its t1 table is ours.
-    unknown = tuple(key for key in top.unknown() if not key.startswith("metadata.") or key.startswith("metadata.t1."))
-    return replace(task, unknown_keys=unknown)
 
 
 def read_tasks(directory: Path) -> tuple[list[Task], list[TaskError]]:
@@ -97,14 +80,17 @@ def read_tasks(directory: Path) -> tuple[list[Task], list[TaskError]]:
         raise TaskError(f"{directory}: no such directory; it should hold a folder for each task")
     tasks: list[Task] = []
     errors: list[TaskError] = []
-    for path in sorted(directory.iterdir()):
-        if path.name.startswith(".") or not path.is_dir():
-            continue
+    for path in task_folders(directory):
         try:
             tasks.append(read_task(path))
         except TaskError as error:
             errors.append(error)
     return tasks, errors
+
+
+def task_folders(directory: Path) -> list[Path]:
+    """The folders of a directory of tasks, by name; hidden ones are not tasks."""
+    return sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def task_digest(directory: Path) -> str:
@@ -141,26 +127,6 @@ def task_digest(directory: Path) -> str:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _parse_toml(file: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise TaskError(
-            f"{file}: missing; a task directory has task.toml, instruction.md, environment/ and tests/"
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"{file}: cannot be read as text: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise TaskError(f"{file}: not TOML: {error}") from error
-
-
-def _check_version(file: Path, top: Table) -> None:
-    version = top.string("schema_version") or top.string("version") or VERSIONS[0]
-    top.ignore("schema_version", "version")
-    if version not in VERSIONS:
-        raise TaskError(f"{file}: version = {version!r}: known are {VERSIONS[0]} to {VERSIONS[-1]}")
-
-
 def _instruction(file: Path) -> str:
     try:
         text = file.read_text(encoding="utf-8").strip("\n")
@@ -183,10 +149,7 @@ def _environment(directory: Path, docker_image: str | None) -> Environment:
         return Environment(base=docker_image, workdir="/app")
     file = directory / "Dockerfile"
     environment = read_dockerfile(file)
-    if environment.workdir.split("/")[1] in _RESERVED:
-        raise TaskError(
-            f"{file}: the working directory is {environment.workdir}: grading needs one of its own, as in WORKDIR /app"
-        )
+    _check_workdir(f"{file}: the working directory", environment.workdir)
     for copy in environment.copies:
         for source in copy.sources:
             if not (directory / source).exists():
@@ -194,19 +157,15 @@ def _environment(directory: Path, docker_image: str | None) -> Environment:
     return environment
 
 
-def _distinct(table: Table, key: str) -> tuple[str, ...]:
-    values = table.strings(key)
-    if len(set(values)) != len(values):
-        raise table.wrong(key, list(values), "different assertion ids")
-    return values
+def _check_workdir(what: str, path: str) -> None:
+    if path.split("/")[1] in _RESERVED:
+        raise TaskError(f"{what} is {path}: grading needs one of its own, as in WORKDIR /app")
 
 
-def _megabytes(table: Table, key: str, old_key: str) -> int | None:
-    value = table.integer(key)
-    old = table.string(old_key)
-    if value is not None or old is None:
-        return value
-    match = _SIZE.fullmatch(old.strip())
-    if match is None:
-        raise table.wrong(old_key, old, 'a size such as "2G" or "512M"')
-    return max(1, round(float(match[1]) * _MB[match[2].upper()]))
+def _as_set(file: Path, settings: Settings, environment: Environment) -> Environment:
+    """What task.toml says of the working directory and of variables goes before the Dockerfile."""
+    workdir = environment.workdir
+    if settings.workdir is not None:
+        workdir = posixpath.normpath(f"/{settings.workdir.lstrip('/')}")
+        _check_workdir(f"{file}: environment.workdir", workdir)
+    return replace(environment, workdir=workdir, env=(*environment.env, *settings.env))

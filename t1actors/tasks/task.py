@@ -62,8 +62,20 @@ class Task:
     memory_mb: int | None
     storage_mb: int | None
     allow_internet: bool
+    """The task asks for a network, in one of Harbor's spellings. Where it says nothing it gets none, unlike in Harbor."""
     unknown_keys: tuple[str, ...]
     """Dotted keys of task.toml that mean nothing here: kept and reported, not refused."""
+    unused_keys: tuple[str, ...] = ()
+    """Dotted keys of task.toml that mean something to Harbor and change nothing here."""
+    baseline: tuple[str, ...] = ()
+    """Those of the expected assertions that pass when nothing is done (``tasks.record``): no reward for them, and one that
+    fails takes one from what passed."""
+    accept: tuple[str, ...] = ()
+    """What `t1 task check` finds and the task means to be so (``settings.ACCEPTABLE``)."""
+    programs: tuple[str, ...] = ()
+    """Programs that the task needs; looked for where the host's own /usr stands in for its image."""
+    verifier_env: tuple[tuple[str, str], ...] = ()
+    solution_env: tuple[tuple[str, str], ...] = ()
 
     @property
     def workdir(self) -> str:

@@ -36,6 +36,7 @@ from t1actors.verify.verdict import NO_ISOLATION, Verdict
 REPORT = "/logs/verifier/ctrf.json"
 REWARD = "/logs/verifier/reward.txt"
 LARGEST_REPORT_BYTES = 4 << 20
+LARGEST_OUTPUT_CHARS = 4_000
 _KILL_S = 10.0
 _LOGS = Layer(archive=archive_of_files({"verifier/": b""}), at="/logs")
 
@@ -75,7 +76,7 @@ async def grade(
             spec = SandboxSpec(
                 key=key,
                 workdir=task.workdir,
-                env=task.environment.env,
+                env=(*task.environment.env, *task.verifier_env),
                 limits=msgspec.structs.replace(limits, disk_mb=disk_mb, command_s=limit_s),
                 lease_s=lease_s,
                 layers=layers,
@@ -100,6 +101,7 @@ async def grade(
         tests_digest=run.tests_digest,
         tools_digest=tools.digest,
         isolation=run.isolation,
+        output=run.output,
         seconds=time.monotonic() - started,
         phases=tuple(run.phases.items()),
     )
@@ -112,6 +114,7 @@ class _Grading:
     tests_digest: str = ""
     isolation: Isolation = NO_ISOLATION
     testing: bool = False
+    output: str = ""
     phases: dict[str, float] = field(default_factory=dict[str, float])
 
 
@@ -130,6 +133,7 @@ async def _run_tests(task: Task, spec: SandboxSpec, backend: SandboxBackend, run
         spec.key, RunRequest(key=f"{spec.key}/tests", command="bash /tests/test.sh", limit_s=limit_s)
     )
     run.testing = False
+    run.output = result.text.strip()[-LARGEST_OUTPUT_CHARS:]
     run.phases["tests"] = result.seconds
     began = time.monotonic()
     report = await backend.read_file(spec.key, REPORT, max_bytes=LARGEST_REPORT_BYTES)
@@ -173,4 +177,10 @@ def _with_report(task: Task, report: Report, said: str) -> Verdict:
     expected = task.expected or tuple(name for name in results if name != task.control)
     if not expected or not results:
         return Verdict("verifier_crash", detail=f"{REPORT}: no tests ran: {said}")
-    return Verdict("graded", tuple(AssertionResult(id=name, passed=results.get(name, False)) for name in expected))
+    return Verdict(
+        "graded",
+        tuple(
+            AssertionResult(id=name, passed=results.get(name, False), baseline=name in task.baseline)
+            for name in expected
+        ),
+    )

@@ -40,11 +40,19 @@ def find_tools() -> Tools:
     return Tools(interpreter, shell, _digest(_identity(interpreter), _identity(shell)))
 
 
-def _find(name: str) -> str:
+def find_program(name: str) -> str | None:
+    """The real file that ``name`` is in a sandbox with the host's own /usr; None where it has none."""
     for folder in SEARCHED:
         path = os.path.realpath(os.path.join(folder, name))
         if path.startswith("/usr/") and os.path.isfile(path) and os.access(path, os.X_OK):
             return path
+    return None
+
+
+def _find(name: str) -> str:
+    path = find_program(name)
+    if path is not None:
+        return path
     raise VerifyError(
         f"no {name} under /usr (searched {', '.join(SEARCHED)}); grading sandboxes see nothing else of this host. "
         f"Install the system's {name} (on Debian: apt-get install {name})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from t1actors.events import AssertionResult, Isolation, Outcome
+from t1actors.events import AssertionResult, Isolation, Outcome, counted
 
 NO_ISOLATION = Isolation(backend="")
 """Of a grading that got no sandbox."""
@@ -19,8 +19,8 @@ class Verdict:
     """Only ``outcome == "graded"`` measures the trial; every other outcome says why it was not measured.
 
     ``assertions`` are the expected ones in declared order (of a task that declares none: the report's own); ``passed`` and
-    ``expected`` count them. ``binary`` is set only where there are none: the task declares no assertions, its tests have no
-    report, and the grader wrote 0 or 1.
+    ``expected`` count them (``events.counted``). ``binary`` is set only where there are none: the task declares none,
+    its tests have no report, and the grader wrote 0 or 1. ``output`` is the end of what the tests said.
     """
 
     outcome: Outcome
@@ -32,11 +32,12 @@ class Verdict:
     seconds: float = 0.0
     phases: tuple[tuple[str, float], ...] = ()
     detail: str = ""
+    output: str = ""
 
     @property
     def passed(self) -> int:
-        return sum(result.passed for result in self.assertions)
+        return counted(self.assertions)[0]
 
     @property
     def expected(self) -> int:
-        return len(self.assertions)
+        return counted(self.assertions)[1]

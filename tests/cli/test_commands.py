@@ -11,7 +11,7 @@ import pytest
 from t1actors.cli import checks_place, reporting, run
 from t1actors.cli.checks import Check
 from t1actors.cli.main import _load, app, main
-from t1actors.cli.tasks import parse_levels
+from t1actors.cli.task_make import parse_levels
 from t1actors.events import ActorUpdated
 from t1actors.log.filelog import FileLog
 from tests.observe.recorded import Recorder, whole_run
@@ -37,7 +37,8 @@ def recorded(tmp_path):
 
 
 def test_all_commands_of_the_readme_are_there():
-    wanted = {"run", "replay", "report", "runs", "doctor", "config show", "tasks make"}
+    wanted = {"run", "replay", "report", "runs", "doctor", "config show"}
+    wanted |= {f"task {name}" for name in ("show", "check", "make")}
     wanted |= {f"log {name}" for name in ("cat", "tail", "check", "export", "salvage", "sweep", "trim")}
     assert wanted | {"warmstart demos", "warmstart make"} == {" ".join(path) for path in commands(app)}
 
@@ -83,8 +84,8 @@ def test_the_list_of_commands_loads_no_torch_and_says_what_each_is_for():
         (["run", "--set", "train.actor.clipp=1"], "did you mean train.actor.clip?"),
         (["config", "show", "--set", "rollout.batch_size=x"], "rollout.batch_size"),
         (["replay", "somewhere"], "--step N, or --all"),
-        (["tasks", "make", "x", "--levels", "0-9"], "levels are 1 to 5"),
-        (["tasks", "make", "x", "--count", "0"], "at least 1"),
+        (["task", "make", "x", "--levels", "0-9"], "levels are 1 to 5"),
+        (["task", "make", "x", "--count", "0"], "at least 1"),
         (["log", "cat"], "--run"),
     ],
 )
@@ -113,9 +114,9 @@ def test_config_show_prints_a_file_that_can_be_used(tmp_path, capsys):
     assert f"seed = 4  # {file}" in capsys.readouterr().out
 
 
-def test_tasks_make_writes_the_same_tasks_every_time(tmp_path, capsys):
+def test_task_make_writes_the_same_tasks_every_time(tmp_path, capsys):
     for name in ("one", "two"):
-        assert main(["tasks", "make", str(tmp_path / name), "--count", "3", "--levels", "1,4", "--seed", "5"]) == 0
+        assert main(["task", "make", str(tmp_path / name), "--count", "3", "--levels", "1,4", "--seed", "5"]) == 0
     assert "3 tasks in" in capsys.readouterr().out
     one = {p.relative_to(tmp_path / "one"): p.read_bytes() for p in (tmp_path / "one").rglob("*") if p.is_file()}
     two = {p.relative_to(tmp_path / "two"): p.read_bytes() for p in (tmp_path / "two").rglob("*") if p.is_file()}

@@ -18,6 +18,8 @@ from t1actors.cli.preflight import check_unchanged, preflight, with_full_paths
 from t1actors.models.folder import PolicyUnsupported
 from t1actors.runtime.actor import Unrecoverable
 from t1actors.tasks.choice import read_choice, write_choice
+from t1actors.tasks.reader import read_task
+from t1actors.tasks.record import CheckRecord, Problem, write_record
 from t1actors.tasks.task import TaskError
 from t1actors.tasks.write import make_tasks
 from tests.models.chatml import raw_chatml
@@ -69,7 +71,7 @@ def test_what_can_be_used_is_counted_and_the_rest_is_named_with_its_reason(writt
     text = "\n".join(found.lines)
     assert f"tasks  usable 12 of 15 in {written}: 8 train, 2 heldout, 2 warmup" in text
     assert "left out needs-build: environment/Dockerfile, line 2: RUN is not supported yet" in text
-    assert "left out needs-network: environment.allow_internet = true: sandboxes have no network" in text
+    assert "left out needs-network: it asks for a network (network_mode or allow_internet): sandboxes have none" in text
     assert "left out wrong-type: task.toml: verifier.timeout_sec = 'a minute': expected a number above 0" in text
     assert "task.toml has the key agent.timeout_secs, which means nothing here; did you mean agent.timeout_sec?" in text
     assert "the host's own /usr stands in for the images python:3.12-slim-bookworm (12)" in text
@@ -95,6 +97,53 @@ def test_a_run_without_one_usable_task_is_refused_with_the_reasons(written: Path
     with pytest.raises(CommandFailed, match=r"no task in .* can be used") as refused:
         preflight(configured(written, None, *sets), None)
     assert reason in str(refused.value)
+
+
+def test_what_a_check_found_is_used_and_kept_with_the_choice(tmp_path: Path) -> None:
+    """A failed check leaves a task out; ids and baseline go into the run's choice; what is not checked is counted."""
+    names = make_tasks(tmp_path / "tasks", levels=[1], count=8, seed=70)
+    tasks = {name: read_task(tmp_path / "tasks" / name) for name in names}
+    failed, known, stale, undeclared = names[:4]
+    spoil(tmp_path / "tasks" / undeclared, "task.toml", old="expected = ", new="was_expected = ")
+    tasks[undeclared] = read_task(tmp_path / "tasks" / undeclared)
+    problem = Problem(part="reference", text="the reference fails 1 of 3 assertions: a")
+    first = tasks[known].expected[0]
+    for name, record in {
+        failed: CheckRecord(digest=tasks[failed].digest, problems=(problem,)),
+        known: CheckRecord(digest=tasks[known].digest, expected=tasks[known].expected, baseline=(first,)),
+        stale: CheckRecord(digest="another", problems=(problem,), baseline=(first,)),
+        undeclared: CheckRecord(digest=tasks[undeclared].digest, expected=("x", "y"), baseline=("y",)),
+    }.items():
+        write_record(tmp_path / "tasks" / name, record)
+
+    config = configured(tmp_path / "tasks")
+    found = preflight(config, None)
+    text = "\n".join(found.lines)
+    assert f"left out {failed}: `t1 task check`: reference: the reference fails 1 of 3 assertions: a" in text
+    assert f"5 were not checked, 1 of them not since they changed: `t1 task check {tmp_path / 'tasks'}`" in text
+    assert "2 pass some assertions when nothing is done" in text
+    assert "declare no expected assertions" not in text
+    assert found.choice is not None
+    chosen = {task.name: task for task in found.choice.usable}
+    assert (chosen[known].expected, chosen[known].baseline) == (tasks[known].expected, (first,))
+    assert (chosen[undeclared].expected, chosen[undeclared].baseline) == (("x", "y"), ("y",))
+    assert chosen[stale].baseline == ()
+
+    (tmp_path / "run").mkdir()
+    write_choice(tmp_path / "run", found.choice)
+    write_record(tmp_path / "tasks" / known, CheckRecord(digest=tasks[known].digest))  # checked again while it runs
+    files = TaskFiles(config.tasks, tmp_path / "run")
+    assert files.read(known).baseline == (first,)
+    assert files.read(undeclared).expected == ("x", "y")
+
+
+def test_a_program_that_the_host_lacks_is_named(tmp_path: Path) -> None:
+    names = make_tasks(tmp_path, levels=[1], count=6, seed=5)
+    spoil(
+        tmp_path / names[0], "task.toml", old="[metadata.t1]", new='[metadata.t1]\nprograms = ["bash", "no-such-tool"]'
+    )
+    text = "\n".join(preflight(configured(tmp_path), None).lines)
+    assert f"left out {names[0]}: needs no-such-tool, and the host's /usr has none: install it there" in text
 
 
 def test_a_pool_that_would_be_empty_is_refused(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_ctrl_c_in_a_live_screen_shows_the_cursor_again():
 
 
 def test_an_interrupted_command_gives_the_terminal_back_and_says_so(tmp_path):
-    command = [*T1, "tasks", "make", str(tmp_path / "tasks"), "--count", "20000"]
+    command = [*T1, "task", "make", str(tmp_path / "tasks"), "--count", "20000"]
     terminal, status, _ = on_terminal(command, stop_at="░ ".encode(), stops=4)
     assert status == 130
     assert terminal.text() == ["t1: interrupted"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from t1actors.events import ActorUpdated, SandboxReady, StepOpened, TurnSampled, decode
+from t1actors.events import ActorUpdated, Graded, SandboxReady, StepOpened, TurnSampled, decode
 from t1actors.log.filelog import FileLog
 from t1actors.log.merged import merged
 from t1actors.models.tokenizer import ChatmlIds, Tokenizer
@@ -17,6 +18,7 @@ from t1actors.replay.run import Replayer
 from t1actors.tasks.write import make_tasks
 from tests.models.chatml import make_chatml_folder
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "tasks"
 SETS = ("rollout.batch_size=4", "schedule.train_steps=2", "schedule.recalibrate_steps=1", "rollout.turn_limit=3")
 
 
@@ -64,4 +66,30 @@ def test_a_run_on_own_tasks_and_an_own_model_trains_and_replays(tmp_path: Path) 
 
     reports = list(Replayer.open(run_dir).all())
     assert all(report.bit_exact for report in reports), [report.text() for report in reports]
+    assert t1("log", "check", "run", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.slow
+def test_the_demo_trains_on_the_tasks_that_come_with_the_project(tmp_path: Path) -> None:
+    """They are hard for it, but their first steps are not: rewards differ, so there is something to learn."""
+    tasks = tmp_path / "tasks"
+    shutil.copytree(EXAMPLES, tasks, ignore=shutil.ignore_patterns(".checked"))
+    checked = t1("task", "check", "tasks", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout
+    sets = ("rollout.batch_size=12", "schedule.train_steps=1", "schedule.recalibrate_steps=1")
+    words = [word for text in sets for word in ("--set", text)]
+    own = ["--tasks", "tasks", "--preset", "smoke", "--dir", "run", "--display", "plain"]
+    done = t1("run", *own, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"tasks  usable 6 of 6 in {tasks}: 4 train, 1 heldout, 1 warmup" in done.stdout
+    assert "were not checked" not in done.stdout
+
+    events = [decode(entry.raw) for entry in merged(FileLog(tmp_path / "run" / "log"))]
+    graded = [event for event in events if isinstance(event, Graded)]
+    assert {event.outcome for event in graded} == {"graded"}
+    assert len({event.reward for event in graded}) > 1
+    chosen = {task["name"]: task for task in json.loads((tmp_path / "run" / "tasks.json").read_text())["usable"]}
+    assert chosen["python-ledger"]["baseline"] == ["test_what_worked_works"]
+    for event in graded:
+        assert event.expected == len(chosen[event.task]["expected"]) - len(chosen[event.task]["baseline"])
     assert t1("log", "check", "run", cwd=tmp_path).returncode == 0

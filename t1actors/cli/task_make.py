@@ -1,4 +1,4 @@
-"""`t1 tasks`: the built-in tasks as files."""
+"""`t1 task make`: the built-in tasks as files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make(
 
     The same seed and level give the same bytes. Tasks that are there already are left alone.
 
-    Example: `t1 tasks make my-tasks --count 20 --levels 1-5 --seed 7`
+    Example: `t1 task make my-tasks --count 20 --levels 1-5 --seed 7`
     """
     at_least(1, "--count", count)
     at_least(0, "--seed", seed)

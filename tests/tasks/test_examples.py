@@ -1,0 +1,77 @@
+"""The tasks that come with the project: what they are made of, and that they pass their check here."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from t1actors.sandbox.interface import Limits
+from t1actors.tasks.reader import read_task
+from t1actors.tasks.record import as_checked
+from t1actors.verify.task_check import check_task
+from tests.verify.trials import Bench, on_a_bench
+
+DIRECTORY = Path(__file__).parents[2] / "examples" / "tasks"
+NAMES = ["database-library", "git-history", "make-tally", "python-ledger", "service-lantern", "text-harbour"]
+LIMITS = Limits()
+"""As a run has them by default: every task of ours does with that."""
+FIRST_STEPS = {
+    "database-library": "tar czf torus.tgz tides",
+    "git-history": "grep torus sasel.log > sefel.txt",
+    "make-tally": "grep virus giger.log > siri.txt",
+    "python-ledger": "for f in rules/*.txt; do mv $f ${f%.txt}.md; done",
+    "service-lantern": "sort -n mitan.dat > rafel.txt",
+    "text-harbour": "grep zazen torus.log > nadan.txt",
+}
+"""What the demo model can do of each."""
+
+
+def test_there_are_six_and_no_other_folder():
+    assert sorted(path.name for path in DIRECTORY.iterdir() if not path.name.startswith(".")) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_task_declares_exactly_the_assertions_that_its_tests_make(name: str):
+    task = read_task(DIRECTORY / name)
+    tree = ast.parse((task.tests_dir / "test_state.py").read_text())
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    assert sorted(task.expected) == sorted(functions)
+    assert 4 <= len(task.expected) <= 12
+    assert task.control == "control"
+    assert task.solution_dir is not None
+    assert (task.unknown_keys, task.unused_keys, task.allow_internet) == ((), (), False)
+    assert task.programs
+    assert (task.memory_mb or 0) <= LIMITS.memory_mb
+    assert (task.storage_mb or 0) <= LIMITS.disk_mb
+
+
+def test_all_report_in_the_same_way():
+    reporters = {(DIRECTORY / name / "tests" / "report.py").read_bytes() for name in NAMES}
+    assert len(reporters) == 1
+    assert len({(DIRECTORY / name / "tests" / "test.sh").read_bytes() for name in NAMES}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("host_makes_sandboxes")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_task_passes_its_check_twice(name: str):
+    task = read_task(DIRECTORY / name)
+
+    async def body(bench: Bench):
+        return await check_task(task, bench.agents, key="check", runs=2, limits=LIMITS)
+
+    record = on_a_bench(body)
+    assert record.passed, record.problems
+    assert (record.expected, record.baseline) == (task.expected, task.baseline)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("host_makes_sandboxes")
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_step_alone_is_worth_one_assertion(name: str):
+    task = read_task(DIRECTORY / name)
+    verdict = on_a_bench(lambda bench: bench.trial(as_checked(task, (), ()), [FIRST_STEPS[name]], name))
+    assert (verdict.outcome, verdict.passed) == ("graded", 1)
+    assert verdict.expected == len(task.expected) - len(task.baseline)
