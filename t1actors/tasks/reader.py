@@ -18,6 +18,8 @@ import blake3
 
 from t1actors.tasks.dockerfile import read_dockerfile
 from t1actors.tasks.generate import parse_name, sub_goals_of_level
+from t1actors.tasks.grading import KEYS as GRADING_KEYS
+from t1actors.tasks.grading import read_grading
 from t1actors.tasks.table import Table
 from t1actors.tasks.task import Environment, Task, TaskError
 
@@ -30,7 +32,7 @@ KEYS = (
     "metadata.t1.seed", "verifier.timeout_sec", "agent.timeout_sec", "environment.docker_image",
     "environment.build_timeout_sec", "environment.cpus", "environment.memory_mb", "environment.memory",
     "environment.storage_mb", "environment.storage", "environment.allow_internet", "environment.gpus",
-    "environment.gpu_types",
+    "environment.gpu_types", *GRADING_KEYS,
 )  # fmt: skip
 """Keys of task.toml that mean something here, or in Harbor; for telling a misspelt one."""
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
@@ -85,6 +87,7 @@ def read_task(directory: Path) -> Task:
         storage_mb=_megabytes(environment, "storage_mb", "storage"),
         allow_internet=environment.boolean("allow_internet") or False,
         unknown_keys=(),
+        grading=read_grading(metadata_t1),
     )
     # Metadata is free text of the task's author: only its t1 table is ours.
     unknown = tuple(key for key in top.unknown() if not key.startswith("metadata.") or key.startswith("metadata.t1."))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from t1actors.tasks.grading import GradingRules
+
 
 class TaskError(Exception):
     """A task that cannot be used: says which file, which key or line, and what would be right."""
@@ -64,6 +66,7 @@ class Task:
     allow_internet: bool
     unknown_keys: tuple[str, ...]
     """Dotted keys of task.toml that mean nothing here: kept and reported, not refused."""
+    grading: GradingRules = GradingRules()
 
     @property
     def workdir(self) -> str:
@@ -72,4 +75,4 @@ class Task:
     @property
     def graded_paths(self) -> tuple[str, ...]:
         """What of the agent's file system the verifier gets to see."""
-        return (self.workdir,)
+        return self.grading.paths or (self.workdir,)

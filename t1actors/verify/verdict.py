@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from t1actors.events import AssertionResult, Isolation, Outcome
+from t1actors.events import AssertionResult, Channel, GradingMode, Isolation, Outcome
 
 NO_ISOLATION = Isolation(backend="")
 """Of a grading that got no sandbox."""
@@ -20,7 +20,7 @@ class Verdict:
 
     ``assertions`` are the expected ones in declared order (of a task that declares none: the report's own); ``passed`` and
     ``expected`` count them. ``binary`` is set only where there are none: the task declares no assertions, its tests have no
-    report, and the grader wrote 0 or 1.
+    report, and the grader wrote 0 or 1. ``channel`` says which report decided, ``warnings`` what is not promised.
     """
 
     outcome: Outcome
@@ -32,6 +32,11 @@ class Verdict:
     seconds: float = 0.0
     phases: tuple[tuple[str, float], ...] = ()
     detail: str = ""
+    mode: GradingMode = ""
+    channel: Channel = ""
+    tool_layer_digest: str = ""
+    stand_ins: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def passed(self) -> int:
