@@ -419,7 +419,9 @@ def subtree(archive: bytes | memoryview, path: str, *, mode: int | None = None) 
     if not members or members[0].kind not in "DO":
         return None
     first = members[0]
-    return MAGIC + _HEAD.pack(_DIRECTORY, first.mode if mode is None else mode, 0) + archive[first.end : members[-1].end]
+    return (
+        MAGIC + _HEAD.pack(_DIRECTORY, first.mode if mode is None else mode, 0) + archive[first.end : members[-1].end]
+    )
 
 
 def find_file(archive: bytes | memoryview, path: str) -> bytes | None:

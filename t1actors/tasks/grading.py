@@ -25,8 +25,8 @@ _WHOLE = ("/", "/etc", "/opt", "/opt/t1", "/root", "/run", "/tmp", "/var")
 
 @dataclass(frozen=True)
 class GradingRules:
-    """``mode``: in a fresh root, or in the agent's own sandbox. ``paths``: what of the agent's tree the grader sees; empty: the
-    working directory. ``subject``: programs that tests start run as a user of their own, or as the grader's.
+    """``mode``: in a fresh root, or in the agent's own sandbox. ``paths``: what of the agent's tree the grader sees;
+    empty: the working directory. ``subject``: programs that tests start run as a user of their own, or as the grader's.
     ``tests_readable``: that user may read the tests."""
 
     mode: Mode = "fresh-root"
@@ -46,7 +46,9 @@ def read_grading(table: Table) -> GradingRules:
     for path in paths:
         first = path.split("/")[1] if path.startswith("/") else ""
         if path in _WHOLE or not first or first in _CLOSED or ".." in path.split("/") or path.startswith("//"):
-            raise table.wrong("graded_paths", path, "an absolute directory that is the agent's alone, as /app or /etc/nginx")
+            raise table.wrong(
+                "graded_paths", path, "an absolute directory that is the agent's alone, as /app or /etc/nginx"
+            )
         if sum(f"{other}/".startswith(f"{path}/") for other in paths) > 1:
             raise table.wrong("graded_paths", list(paths), "directories of which none lies in another")
     return GradingRules(

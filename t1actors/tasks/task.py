@@ -6,7 +6,7 @@ It holds where things are and what was declared, not the bytes: environment and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from t1actors.tasks.grading import GradingRules
@@ -66,7 +66,7 @@ class Task:
     allow_internet: bool
     unknown_keys: tuple[str, ...]
     """Dotted keys of task.toml that mean nothing here: kept and reported, not refused."""
-    grading: GradingRules = GradingRules()
+    grading: GradingRules = field(default_factory=GradingRules)
 
     @property
     def workdir(self) -> str:

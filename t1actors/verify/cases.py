@@ -1,13 +1,13 @@
 """Reads what the project's own pytest plugin wrote (``verify.inside.cases``), strictly.
 
 A file holds one session or several, one after another. Guarantees: a ``Report`` comes only from sessions that all came to
-their end, in which every collected case has one outcome and no id comes twice; a session that was cut off is ``CutOff``, which
-is no report, and anything else that does not fit is a ``ReportError``.
+their end, in which every collected case has one outcome and no id comes twice; a session that was cut off is
+``CutOff``, which is no report, and anything else that does not fit is a ``ReportError``.
 """
 
 from __future__ import annotations
 
-from typing import Literal, Union
+from typing import Literal
 
 import msgspec
 
@@ -26,32 +26,32 @@ class _Line(msgspec.Struct, frozen=True, tag_field="event", forbid_unknown_field
     pass
 
 
-class _Start(_Line, tag="start"):
+class _Start(_Line, frozen=True, tag="start"):
     pytest: str
     python: str
 
 
-class _Collected(_Line, tag="collected"):
+class _Collected(_Line, frozen=True, tag="collected"):
     ids: list[str]
 
 
-class _Broken(_Line, tag="broken"):
+class _Broken(_Line, frozen=True, tag="broken"):
     id: str
     text: str
 
 
-class _Case(_Line, tag="case"):
+class _Case(_Line, frozen=True, tag="case"):
     id: str
     outcome: Outcome
 
 
-class _Finish(_Line, tag="finish"):
+class _Finish(_Line, frozen=True, tag="finish"):
     exit: int
     cases: int
     imported: list[str]
 
 
-_decoder = msgspec.json.Decoder(Union[_Start, _Collected, _Broken, _Case, _Finish])
+_decoder = msgspec.json.Decoder(_Start | _Collected | _Broken | _Case | _Finish)
 
 
 def parse_cases(data: bytes) -> Report:

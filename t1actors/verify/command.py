@@ -1,7 +1,7 @@
 """The command that runs a task's tests, and what lies beside them: the same words for both modes of grading.
 
-Guarantees: PATH begins with the tool layer where there is one; the subject's user id is none of root's; the tests can be read by
-the subject only where the task says so.
+Guarantees: PATH begins with the tool layer where there is one; the subject's user id is none of root's; the tests can
+be read by the subject only where the task says so.
 """
 
 from __future__ import annotations

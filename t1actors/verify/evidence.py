@@ -1,7 +1,7 @@
 """What a grading left to judge by: how the tests ended, and the reports they wrote, read from outside.
 
-Guarantees: every file is a regular one, reached through no link, of a bounded size (the backend's ``read_file``); what is not
-so is as if it were not there. Evidence is a plain value: it can be stored and judged again.
+Guarantees: every file is a regular one, reached through no link, of a bounded size (the backend's ``read_file``); what
+is not so is as if it were not there. Evidence is a plain value: it can be stored and judged again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _LONGEST_STAND_IN = 200
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """``cases``, ``junit``, ``ctrf`` and ``reward`` are files as the tests left them; None: not there. ``text`` is what the tests
-    printed, ``text_cut`` whether that is not all."""
+    """``cases``, ``junit``, ``ctrf`` and ``reward`` are files as the tests left them; None: not there. ``text`` is what
+    the tests printed, ``text_cut`` whether that is not all."""
 
     exit_code: int
     seconds: float

@@ -1,15 +1,15 @@
 """Grades a sealed trial in a sandbox of its own (mode ``fresh-root``).
 
-The root is pristine: the task's environment, the tests and the tool layer read-only from outside, and the trees that the agent
-left read-only at the graded paths, and nowhere else. No process of the agent exists any more, programs that tests start are
-another user's, so only the grader can write the report, which is read and scored outside.
+The root is pristine: the task's environment, the tests and the tool layer read-only from outside, and the trees that
+the agent left read-only at the graded paths, and nowhere else. No process of the agent exists any more, programs that
+tests start are another user's, so only the grader can write the report, which is read and scored outside.
 
-Guarantees: the outcome is ``verify.judge``'s on what was read from outside; a fault of the infrastructure is "infra"; tests,
-tools and tool layer are the same before and after. Grading is idempotent by ``key`` and can be repeated on the same bytes; when
-``grade`` returns or is cancelled its sandbox is gone.
+Guarantees: the outcome is ``verify.judge``'s on what was read from outside; a fault of the infrastructure is "infra";
+tests, tools and tool layer are the same before and after. Grading is idempotent by ``key`` and can be repeated on the
+same bytes; when ``grade`` returns or is cancelled its sandbox is gone.
 
-What it cannot promise: files behind the interpreter (its standard library) are the host's, and tests that import the agent's
-modules, or whose own script starts the agent's programs, run them as the grader.
+What it cannot promise: files behind the interpreter (its standard library) are the host's, and tests that import the
+agent's modules, or whose own script starts the agent's programs, run them as the grader.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ async def grade(
                 base=base,
             )
             command = tests_command(task, tools=given is not None, subject=task.grading.subject == "user")
-            verdict = await _run_tests(task, spec, backend, run, RunRequest(key=f"{key}/tests", command=command, limit_s=limit_s))
+            request = RunRequest(key=f"{key}/tests", command=command, limit_s=limit_s)
+            verdict = await _run_tests(task, spec, backend, run, request)
             if given is not None and task.grading.subject == "grader":
                 warning = "programs that tests start run as the grader's user: task.toml says so"
                 verdict = replace(verdict, warnings=(*verdict.warnings, warning))

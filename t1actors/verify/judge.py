@@ -1,11 +1,12 @@
 """From evidence to a verdict. Pure.
 
-The best report there is decides, in this order: the cases that the project's own plugin wrote, JUnit, CTRF, what pytest printed
-with ``-rA``, and for a task that declares no assertions the 0 or 1 of reward.txt. A report that is there and cannot be believed is
-never passed over for a weaker one.
+The best report there is decides, in this order: the cases that the project's own plugin wrote, JUnit, CTRF, what pytest
+printed with ``-rA``, and for a task that declares no assertions the 0 or 1 of reward.txt. A report that is there and
+cannot be believed is never passed over for a weaker one.
 
-Guarantees: "graded" only with a complete report whose control assertion (if the task has one) passed, or that fallback; an exit
-status alone decides nothing; expected assertions that a report lacks are failed ones, and ones it invents are ignored.
+Guarantees: "graded" only with a complete report whose control assertion (if the task has one) passed, or that fallback;
+an exit status alone decides nothing; expected assertions that a report lacks are failed ones, and ones it invents are
+ignored.
 """
 
 from __future__ import annotations
@@ -92,11 +93,17 @@ def _with_report(task: Task, report: Report, where: str, said: str) -> Verdict:
     )
     broken = "; ".join(report.broken)[:_SAID]
     if task.control and not results.get(task.control, False):
-        return Verdict("verifier_crash", detail=f"the control assertion {task.control!r} did not pass: {broken or said}")
+        return Verdict(
+            "verifier_crash", detail=f"the control assertion {task.control!r} did not pass: {broken or said}"
+        )
     if broken and not task.expected:
-        return Verdict("verifier_crash", detail=f"{where}: cases are missing, for tests could not be collected: {broken}")
+        return Verdict(
+            "verifier_crash", detail=f"{where}: cases are missing, for tests could not be collected: {broken}"
+        )
     expected = task.expected or tuple(name for name in results if name != task.control)
     if not expected or not (results or broken):
         return Verdict("verifier_crash", detail=f"{where}: no tests ran: {said}")
     assertions = tuple(AssertionResult(id=name, passed=results.get(name, False)) for name in expected)
-    return Verdict("graded", assertions, warnings=warnings, detail=f"could not be collected: {broken}" if broken else "")
+    return Verdict(
+        "graded", assertions, warnings=warnings, detail=f"could not be collected: {broken}" if broken else ""
+    )

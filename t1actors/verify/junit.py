@@ -1,8 +1,8 @@
 """Reads a JUnit XML report, strictly and safely: the bytes come from a place where untrusted code may have run.
 
-Guarantees: no document type and so no entities (nothing expands, nothing is fetched), bounded depth and number; counts are
-whole, not negative, and agree with what is listed; what does not fit is a ``ReportError``. An id is ``classname::name``, with a
-parametrised case's parameters in its name.
+Guarantees: no document type and so no entities (nothing expands, nothing is fetched), bounded depth and number; counts
+are whole, not negative, and agree with what is listed; what does not fit is a ``ReportError``. An id is
+``classname::name``, with a parametrised case's parameters in its name.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Grades in the agent's own sandbox, after its phase and before the seal (mode ``same-sandbox``): for tasks whose answer is a
-running service, or what was installed.
+"""Grades in the agent's own sandbox, after its phase and before the seal (mode ``same-sandbox``): for tasks whose
+answer is a running service, or what was installed.
 
-Tests and tool layer come in by commands, the agent's shell is ended first, and what the tests left is read from outside and
-judged like any other evidence. All that was done is a plain value, ``Tested``, so a verdict can be made again from the record.
+Tests and tool layer come in by commands, the agent's shell is ended first, and what the tests left is read from outside
+and judged like any other evidence. All that was done is a plain value, ``Tested``, so a verdict can be made again from
+the record.
 
-What it cannot promise: processes of the agent live on as the same user, and programs, libraries and the interpreter are those it
-had power over. Whoever wants to can forge a report here. The verdict says so in its warnings.
+What it cannot promise: processes of the agent live on as the same user, and programs, libraries and the interpreter are
+those it had power over. Whoever wants to can forge a report here. The verdict says so in its warnings.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ async def _run(
         result = await backend.run(sandbox, RunRequest(key=f"{key}/{name}", command=text, limit_s=within_s))
         return None if result.exit_code == 0 else result.text[-500:]
 
-    # An expansion that fails ends a shell whatever functions, aliases and traps it was given; the next command gets a new one.
+    # An expansion that fails ends a shell whatever functions, aliases and traps it was given; the next command gets a
+    # new one.
     await command("shell", f': "${{t1_{secrets.token_hex(8)}:?}}"')
     parcel = base64.b64encode(_packed(layers)).decode()
     places = f"{TESTS} {TOOLS} {NOTES} {SCRATCH} /logs/verifier {_PARCEL}"
@@ -127,7 +129,7 @@ async def _run(
     tests = tests_command(task, tools=len(layers) > 1, subject=False)
     request = RunRequest(key=f"{key}/tests", command=f"cd {task.workdir}; {tests}", limit_s=limit_s)
     evidence = await gather(backend, sandbox, await backend.run(sandbox, request))
-    await command("out", f"rm -rf {places}")
+    await command("out", f"rm -rf {TESTS} {TOOLS} {SCRATCH}")  # reports stay: asked again, the same evidence is there
     return evidence
 
 
@@ -141,7 +143,9 @@ def _packed(layers: tuple[Layer, ...]) -> bytes:
                 if member.kind == "E":
                     del names[-1:]
                     continue
-                path = "/".join([layer.at.strip("/"), *(name.decode(errors="surrogateescape") for name in names if name)])
+                path = "/".join(
+                    [layer.at.strip("/"), *(name.decode(errors="surrogateescape") for name in names if name)]
+                )
                 if member.name:
                     path = f"{path}/{member.name.decode(errors='surrogateescape')}"
                 info = tarfile.TarInfo(path)

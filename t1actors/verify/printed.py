@@ -13,6 +13,7 @@ from t1actors.verify.report import Report, ReportError, merged_results
 
 _HEADER = re.compile(r"^=+ short test summary info =+$", re.MULTILINE)
 _CASE = re.compile(r"^(PASSED|FAILED|ERROR|XPASS|XFAIL) (.+)$")
+_FROM_ELSEWHERE = re.compile(r"^(?:\.\./)*/?tests/(?=[^/:]*\.py)")
 _SKIPPED = re.compile(r"^SKIPPED \[(\d{1,6})\] ")
 _END = re.compile(r"^=+ (.+) in [0-9.]+s(?: \([0-9:]+\))? =+$")
 _COUNT = re.compile(r"^(\d{1,6}) (passed|failed|errors?|skipped|xfailed|xpassed|warnings?|deselected)$")
@@ -37,6 +38,7 @@ def parse_printed(text: str) -> Report | None:
             listed[word] += 1
             if word not in ("passed", "xpassed"):
                 name = name.split(" - ", 1)[0]
+            name = _FROM_ELSEWHERE.sub("", name)  # as the other channels name it, wherever pytest was started
             results.append((name, word in ("passed", "xpassed")))
         elif counted is None and (skipped := _SKIPPED.match(line)):
             listed["skipped"] += int(skipped[1])

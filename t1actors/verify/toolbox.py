@@ -1,9 +1,9 @@
 """The tool layer: pytest, its plugins and the stand-ins, as one read-only archive for graders' sandboxes.
 
-Built on the host from packages that are installed there (or from wheels in a directory), for the interpreter that will grade;
-nothing is downloaded. Content-addressed: the same packages and interpreter give the same bytes, and the digest goes into every
-verdict. Guarantees: only what the interpreter can run (versions and compiled files are checked), no scripts of packages, no
-``.pth`` files; a layer read from the cache has the digest that names it.
+Built on the host from packages that are installed there (or from wheels in a directory), for the interpreter that will
+grade; nothing is downloaded. Content-addressed: the same packages and interpreter give the same bytes, and the digest
+goes into every verdict. Guarantees: only what the interpreter can run (versions and compiled files are checked), no
+scripts of packages, no ``.pth`` files; a layer read from the cache has the digest that names it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from t1actors.verify.inside.places import LIBRARY, PROGRAMS, TOOLS
 from t1actors.verify.verdict import VerifyError
 
 PACKAGES = ("pytest",)
-_UNUSED = re.compile(r"pygments/(lexers/(?!(__init__|_mapping|diff|python|special)\.py$)|styles/(?!(__init__|_mapping|default)\.py$))")
+_UNUSED = re.compile(
+    r"pygments/(lexers/(?!(__init__|_mapping|diff|python|special)\.py$)|styles/(?!(__init__|_mapping|default)\.py$))"
+)
 """Much of what pytest installs colours other languages."""
 _INSIDE = ("__init__", "places", "cases", "subject", "launch", "stand_in")
 _SECONDS = 120.0
@@ -39,8 +41,9 @@ _ASK = (
     "import json, platform, sys, sysconfig; print(json.dumps({'version': platform.python_version(), "
     "'suffix': sysconfig.get_config_var('EXT_SUFFIX') or '', 'platform': sys.platform, 'machine': platform.machine()}))"
 )
-_COMPILE = "import compileall, sys; sys.exit(not compileall.compile_dir(sys.argv[1], quiet=1, stripdir=sys.argv[1], " + (
-    f"prependdir='{LIBRARY}', workers=1, invalidation_mode=__import__('py_compile').PycInvalidationMode.UNCHECKED_HASH))"
+_COMPILE = (
+    "import compileall, py_compile, sys; mode = py_compile.PycInvalidationMode.UNCHECKED_HASH; here = sys.argv[1]; "
+    f"sys.exit(not compileall.compile_dir(here, quiet=1, stripdir=here, prependdir='{LIBRARY}', invalidation_mode=mode))"
 )
 
 
@@ -80,8 +83,8 @@ def build_tool_layer(
     wheels: Path | None = None,
     cache: Path | None = None,
 ) -> ToolLayer:
-    """The layer for ``interpreter``, a path that holds on this host and in the grader's sandbox alike. Takes seconds, unless
-    ``cache`` (a directory) has it.
+    """The layer for ``interpreter``, a path that holds on this host and in the grader's sandbox alike. Takes seconds,
+    unless ``cache`` (a directory) has it.
 
     Args:
         packages: what tests may import, beside pytest; what they require comes with them.
@@ -117,8 +120,8 @@ def _python(interpreter: str, code: str, *arguments: str) -> bytes:
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", b"") or b""
-        raise VerifyError(f"{interpreter}: cannot make the tool layer: {error} {said.decode(errors='replace')[-500:]}") from error
+        said = (getattr(error, "stderr", b"") or b"").decode(errors="replace")[-500:]
+        raise VerifyError(f"{interpreter}: cannot make the tool layer: {error} {said}") from error
     return done.stdout
 
 
@@ -244,7 +247,7 @@ case "$1:$PWD" in
 esac
 exec {interpreter} "$@"
 """
-    pytest = f"#!/bin/sh\nexec {interpreter} -I {inside}/launch.py \"$@\"\n"
+    pytest = f'#!/bin/sh\nexec {interpreter} -I {inside}/launch.py "$@"\n'
     programs = {"python": python, "python3": python, "pytest": pytest, "py.test": pytest}
     for name, command in (("uv", "uv"), ("uvx", "uvx"), ("pip", "pip"), ("pip3", "pip"), ("curl", "curl"), ("wget", "wget"),
                           ("apt-get", "apt-get"), ("apt", "apt-get")):  # fmt: skip

@@ -16,8 +16,8 @@ import anyio
 import anyio.to_thread
 
 from t1actors.sandbox.interface import Limits, SandboxBackend
-from t1actors.tasks.task import Task
 from t1actors.tasks.layers import tests_layer
+from t1actors.tasks.task import Task
 from t1actors.verify.command import uses_pytest
 from t1actors.verify.grade import grade
 from t1actors.verify.live import Tested, judge_live, run_live
@@ -35,7 +35,7 @@ class Verifier:
         self,
         backend: SandboxBackend,
         *,
-        limits: Limits = Limits(),
+        limits: Limits | None = None,
         deadline_s: float = 900.0,
         packages: Sequence[str] = (),
         wheels: Path | None = None,
@@ -49,7 +49,7 @@ class Verifier:
             cache: a directory that keeps built tool layers.
         """
         self._backend = backend
-        self._limits = limits
+        self._limits = limits or Limits()
         self._deadline_s = deadline_s
         self._packages = tuple(packages)
         self._wheels = wheels
@@ -58,8 +58,8 @@ class Verifier:
         self._building = anyio.Lock()
 
     async def grade(self, task: Task, layer: bytes, *, key: str, base: str = "host") -> Verdict:
-        """As ``verify.grade.grade``. Raises ``VerifyError``, ``SandboxUnavailable``, and ``TaskError`` for tests that cannot be
-        read."""
+        """As ``verify.grade.grade``. Raises ``VerifyError``, ``SandboxUnavailable``, and ``TaskError`` for tests that
+        cannot be read."""
         return await grade(
             task,
             layer,

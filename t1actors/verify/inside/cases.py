@@ -6,8 +6,8 @@
     case        id and outcome: passed failed error skipped xfailed xpassed
     finish      the session came to its end: pytest's exit status, and what of the agent's code was imported into it
 
-Guarantees: a line is written when its event happens, so a session that was killed lacks ``finish`` and shows how far it came; a
-case is written once, after its teardown. ``--ctrf FILE`` is understood, for scripts made for pytest-json-ctrf.
+Guarantees: a line is written when its event happens, so a session that was killed lacks ``finish`` and shows how far it
+came; a case is written once, after its teardown. ``--ctrf FILE`` is understood, for scripts made for pytest-json-ctrf.
 """
 
 from __future__ import annotations
@@ -37,31 +37,38 @@ class Cases:
         self._began_s = time.time()
 
     def pytest_addoption(self, parser: pytest.Parser) -> None:
+        """--ctrf."""
         parser.addoption("--ctrf", default=None, help="write a CTRF report to this file")
 
     def pytest_sessionstart(self) -> None:
+        """Write ``start``."""
         self._write(event="start", pytest=pytest.__version__, python=platform.python_version())
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Write ``broken`` for a module that cannot be collected."""
         if report.failed:
             self._write(event="broken", id=report.nodeid, text=str(report.longrepr)[-LONGEST_TEXT:])
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Write ``collected``: what is left after deselecting."""
         self._write(event="collected", ids=[item.nodeid for item in session.items])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take in what one phase of a case came to; a failure in any phase stays."""
         before = self._outcomes.get(report.nodeid)
         now = _outcome(report)
         if now is not None and (before is None or now in ("failed", "error")):
             self._outcomes[report.nodeid] = now
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Write ``case``."""
         outcome = self._outcomes.pop(nodeid, "error")
         self._done.append((nodeid, outcome))
         self._write(event="case", id=nodeid, outcome=outcome)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write ``finish``, last of all that pytest does."""
         path = session.config.getoption("--ctrf")
         if path:
             self._write_ctrf(str(path))

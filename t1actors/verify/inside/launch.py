@@ -1,7 +1,8 @@
 """pytest as the grader runs it, whatever the script asked for: started as ``python -I launch.py ARGUMENTS``.
 
-Plugins, configuration and conftest files come from outside: no cache, no setup.cfg, no entry points, no PYTEST_* variables, and
-a conftest only where the tests ship one. Every case is written down by ``cases``; programs run as the subject.
+Plugins, configuration and conftest files come from outside: no cache, no setup.cfg, no entry points, no PYTEST_*
+variables, and a conftest only where the tests ship one. Every case is written down by ``cases``; programs run as the
+subject.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""``uv``, ``uvx``, ``pip``, ``curl``, ``wget`` and ``apt-get`` for tests' scripts that would fetch pytest from the network.
+"""``uv``, ``uvx``, ``pip``, ``curl``, ``wget`` and ``apt-get`` for tests' scripts that would fetch pytest from the
+network.
 
-They answer as if the fetch had been done when what is asked for is in the tool layer (or on the machine) already, hand pytest
-over to the grader's own, and otherwise say by name what is missing, and fail. Each thing done is one JSON line in ``STAND_INS``.
+They answer as if the fetch had been done when what is asked for is in the tool layer (or on the machine) already, hand
+pytest over to the grader's own, and otherwise say by name what is missing, and fail. Each thing done is one JSON line
+in ``STAND_INS``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ from t1actors.verify.inside.places import PROGRAMS, STAND_INS
 
 MISSING = 1
 PROVIDED = {"pytest-json-ctrf": "the grader's own report", "uv": "this stand-in", "pip": "this stand-in"}
-BY_PROGRAM = ("curl", "wget", "python3-pip", "python3-venv", "python-is-python3", "python3-full", "ca-certificates", "pipx")
+BY_PROGRAM = (
+    "curl",
+    "wget",
+    "python3-pip",
+    "python3-venv",
+    "python-is-python3",
+    "python3-full",
+    "ca-certificates",
+    "pipx",
+)
 """Debian packages whose work is done here already."""
 HERE = re.compile(r"^(https?://)?(localhost|127\.0\.0\.1|\[::1\])([:/]|$)")
 INSTALLER = """# In place of uv's installer: uv is there.
@@ -29,7 +40,7 @@ printf '# nothing to add: uv is on PATH\\n' > "$HOME/.local/bin/env"
 """
 WITH_VALUE = {
     "pip": ("-i", "--index-url", "--extra-index-url", "-t", "--target", "--python", "-p", "--prefix", "-c", "--constraint"),
-    "uvx": ("-p", "--python", "-i", "--index-url", "--default-index", "--index", "-c", "--constraints", "--python-preference"),
+    "uvx": ("-p", "--python", "-i", "--index-url", "--default-index", "--index", "-c", "--python-preference"),
     "curl": ("-o", "--output", "-H", "--header", "-m", "--max-time", "--retry", "--retry-delay", "--connect-timeout"),
     "wget": ("-O", "--output-document", "-T", "--timeout", "-t", "--tries", "-P"),
 }  # fmt: skip
@@ -61,9 +72,11 @@ def require(program: str, requirements: Sequence[str]) -> None:
         note(program, f"{requirement}: {have}")
 
 
-def words_of(program: str, given: Sequence[str], collect: tuple[str, ...] = ()) -> tuple[list[str], dict[str, list[str]]]:
-    """(first words that are no option, and all behind them; values of the options in ``collect``). uv's own options end where
-    the command that it runs begins, so everything from the first plain word on is left as it is."""
+def words_of(
+    program: str, given: Sequence[str], collect: tuple[str, ...] = ()
+) -> tuple[list[str], dict[str, list[str]]]:
+    """(first words that are no option, and all behind them; values of the options in ``collect``). uv's own options end
+    where the command that it runs begins, so everything from the first plain word on is left as it is."""
     found: dict[str, list[str]] = {name: [] for name in collect}
     words = list(given)
     while words and words[0].startswith("-") and words[0] != "--":
@@ -86,6 +99,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def uvx(given: Sequence[str]) -> int:
+    """Run a program with packages: those must be here."""
     words, found = words_of("uvx", given, ("-w", "--with", "--from"))
     require("uvx", [part for values in found.values() for value in values for part in value.split(",")])
     if words and "@" in words[0]:
@@ -94,6 +108,7 @@ def uvx(given: Sequence[str]) -> int:
 
 
 def uv(given: Sequence[str]) -> int:
+    """uv's commands, as far as scripts that grade use them."""
     if given[:1] in (["--version"], ["-V"]):
         print("uv 0 (offline stand-in)")
         return 0
@@ -118,6 +133,7 @@ def uv(given: Sequence[str]) -> int:
 
 
 def pip(given: Sequence[str]) -> int:
+    """Installing what is here already."""
     if given[:1] != ["install"]:
         if given[:1] in (["--version"], ["list"], ["check"], ["cache"]):
             return 0
@@ -138,6 +154,7 @@ def pip(given: Sequence[str]) -> int:
 
 
 def venv(given: Sequence[str]) -> int:
+    """A directory that looks like an environment, of which every program is the grader's."""
     places = [word for word in given if not word.startswith("-")]
     for place in places:
         try:
@@ -185,6 +202,7 @@ def fetch(program: str, given: Sequence[str]) -> int:
 
 
 def apt(given: Sequence[str]) -> int:
+    """Installing what is on the machine already."""
     words = [word for word in given if not word.startswith("-")]
     command, packages = (words[0], words[1:]) if words else ("", [])
     if command in ("update", "upgrade", "clean", "autoclean", "autoremove"):

@@ -1,8 +1,10 @@
-"""Programs that tests start run as the subject: a user that can neither write the report nor touch the grader's processes.
+"""Programs that tests start run as the subject: a user that can neither write the report nor touch the grader's
+processes.
 
-``separate(uid)`` changes this process: children get the subject's user id, whether they come from ``subprocess``, ``os.system``,
-``os.fork`` or ``pty``; temporary files and directories that tests make belong to the subject, so that its programs can use
-them. What would replace the grader's own program or start one around this (``os.exec*`` here, ``os.posix_spawn``) is refused.
+``separate(uid)`` changes this process: children get the subject's user id, whether they come from ``subprocess``,
+``os.system``, ``os.fork`` or ``pty``; temporary files and directories that tests make belong to the subject, so that
+its programs can use them. What would replace the grader's own program or start one around this (``os.exec*`` here,
+``os.posix_spawn``) is refused.
 
 It cannot help tests that import the agent's modules: those run in the grader's process.
 """
