@@ -91,7 +91,7 @@ def _with_report(task: Task, report: Report, where: str, said: str) -> Verdict:
         if report.imported
         else ()
     )
-    broken = "; ".join(report.broken)[:_SAID]
+    broken = "; ".join(report.broken)[-_SAID:]  # a traceback ends with what is wrong
     if task.control and not results.get(task.control, False):
         return Verdict(
             "verifier_crash", detail=f"the control assertion {task.control!r} did not pass: {broken or said}"
