@@ -28,7 +28,7 @@ class _Case:
 def parse_junit(data: bytes) -> Report:
     """The report in ``data``. Raises ``ReportError``."""
     reader = _Reader()
-    parser = expat.ParserCreate()
+    parser = expat.ParserCreate("utf-8")
     parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
     parser.StartElementHandler = reader.start
     parser.EndElementHandler = reader.end
@@ -38,7 +38,7 @@ def parse_junit(data: bytes) -> Report:
         parser.Parse(data, True)
     except expat.ExpatError as error:
         raise ReportError(f"not XML: {error}") from error
-    except ValueError as error:  # an encoding that Python does not know
+    except (LookupError, ValueError) as error:  # an encoding that is not known
         raise ReportError(f"not XML: {error}") from error
     return Report(merged_results(reader.results))
 

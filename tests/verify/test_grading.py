@@ -120,7 +120,9 @@ CHEATS = {
 
 
 @pytest.mark.parametrize("cheat", sorted(CHEATS))
-def test_cheating_earns_nothing_and_honest_work_beside_it_still_counts(tmp_path: Path, cheat: str, on_a_bench: OnABench):
+def test_cheating_earns_nothing_and_honest_work_beside_it_still_counts(
+    tmp_path: Path, cheat: str, on_a_bench: OnABench
+):
     generated = make_task(11, 1)
     task = on_disk(generated, tmp_path)
     destroys = cheat.startswith("everything")
@@ -183,7 +185,9 @@ def test_grading_can_be_repeated_and_gives_the_same_verdict(tmp_path: Path, on_a
         ("mkfifo /logs/verifier/ctrf.json; exit 3\n", "no_report", "exit status 3"),
     ],
 )  # fmt: skip
-def test_a_broken_verifier_is_named_and_measures_nothing(tmp_path: Path, test_sh: str, outcome: str, says: str, on_a_bench: OnABench):
+def test_a_broken_verifier_is_named_and_measures_nothing(
+    tmp_path: Path, test_sh: str, outcome: str, says: str, on_a_bench: OnABench
+):
     task = on_disk(make_task(2, 1), tmp_path)
     (task.tests_dir / "test.sh").write_text(test_sh)
     toml = task.path / "task.toml"

@@ -115,7 +115,9 @@ def test_a_broken_run_of_pytest_is_never_a_pass_though_the_script_writes_1(tmp_p
 def test_a_module_that_breaks_collecting_costs_the_cases_that_were_expected(tmp_path, on_a_bench):
     """The agent's module does not compile: that is measured, or whoever has little to show would break it."""
     cases = "import sys\nsys.path.append('/app')\nimport work\n\ndef test_x(): pass\n"
-    task = sample_task(tmp_path, script="pytest /tests/test_work.py", cases=cases, toml=expecting("test_work.py::test_x"))
+    task = sample_task(
+        tmp_path, script="pytest /tests/test_work.py", cases=cases, toml=expecting("test_work.py::test_x")
+    )
     verdict = on_a_bench(lambda bench: bench.trial(task, ["echo 'def (' > work.py"], "t"))
     assert (verdict.outcome, verdict.passed, verdict.expected) == ("graded", 0, 1)
     assert "SyntaxError" in verdict.detail

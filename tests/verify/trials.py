@@ -41,6 +41,8 @@ class Bench:
     agents: SandboxBackend
     graders: SandboxBackend
     verifier: Verifier
+    verifier_of_agents: Verifier
+    """Grades in the agents' own sandboxes."""
 
     async def work(self, task: Task, commands: Sequence[str], key: str) -> bytes:
         """The sealed archive after ``commands``."""
@@ -63,7 +65,7 @@ class Bench:
         """In the agent's own sandbox, which is gone afterwards."""
         await self.begin(task, commands, key)
         try:
-            return await Verifier(self.agents, deadline_s=60.0).grade_live(task, key, key=f"{key}/tests")
+            return await self.verifier_of_agents.grade_live(task, key, key=f"{key}/tests")
         finally:
             await self.agents.kill(key)
 
@@ -84,9 +86,11 @@ def on_a_bench(
         # Sockets have short names: not below pytest's own long paths.
         with tempfile.TemporaryDirectory(prefix="t1-verify-") as root:
             agents, graders = make(Path(root, "agents"), "agents"), make(Path(root, "graders"), "graders")
-            verifier = Verifier(graders, limits=LIMITS, deadline_s=60.0, cache=tools)
+            verifiers = [
+                Verifier(backend, limits=LIMITS, deadline_s=60.0, cache=tools) for backend in (graders, agents)
+            ]
             async with agents.running(), graders.running():
-                result = await test(Bench(agents, graders, verifier))
+                result = await test(Bench(agents, graders, *verifiers))
                 assert (await agents.list(), await graders.list()) == ([], [])
                 return result
 
