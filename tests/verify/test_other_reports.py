@@ -73,7 +73,7 @@ def test_a_report_that_ends_early_is_cut_off(length):
         (lines(START, collected("a"), case("a"), finish(-1)), "-1 cases"),
         (lines(START, collected("a"), case("a", "great"), finish(1)), "great"),
         (lines(START, {**case("a"), "reward": 1e6}), "reward"),
-        (lines(START, collected("a"), case("a")) + b'{"event": "finish", "exit": NaN, "cases": 1, "imported": []}\n', "line 4"),
+        (lines(START, collected("a"), case("a")) + b'{"event": "finish", "exit": NaN, "cases": 1}\n', "line 4"),
         (b"\xff\xfe\n", "line 1"),
         (lines(*[START, collected(), finish(0)] * 65), "more than 64 sessions"),
     ],
@@ -86,8 +86,8 @@ def test_each_fault_in_the_cases_is_named(text, says):
 # --- JUnit ----------------------------------------------------------------------------------------------------------------
 
 JUNIT = (
-    '<?xml version="1.0" encoding="utf-8"?><testsuites><testsuite name="pytest" errors="0" failures="1" skipped="1" tests="3" '
-    'time="0.1"><testcase classname="test_a" name="test_x[1]" time="0.01"/><testcase classname="test_a" name="test_x[2]">'
+    '<?xml version="1.0" encoding="utf-8"?><testsuites><testsuite name="pytest" errors="0" failures="1" '
+    'skipped="1" tests="3" time="0.1"><testcase classname="test_a" name="test_x[1]" time="0.01"/><testcase classname="test_a" name="test_x[2]">'
     '<failure message="m">text</failure></testcase><testcase name="alone"><skipped/></testcase></testsuite></testsuites>'
 )
 BOMB = '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]><testsuites>&b;</testsuites>'
@@ -188,7 +188,7 @@ def test_each_fault_in_a_printed_summary_is_named(text, says):
         parse_printed(text)
 
 
-# --- which one decides ---------------------------------------------------------------------------------------------------------
+# --- which one decides ----------------------------------------------------------------------------------------------------
 
 
 def ctrf(**tests):

@@ -1,4 +1,4 @@
-"""Grading in the agent's own sandbox: running services and installed things count, and the verdict says what it cannot promise."""
+"""Grading in the agent's own sandbox: running services and installed things count; the verdict says what it does not promise."""
 
 import msgspec
 import pytest
@@ -43,14 +43,15 @@ def test_a_running_service_and_what_was_installed_are_graded(tmp_path, on_a_benc
 
 MISCHIEF = {
     "functions and traps": [
-        "cd() { exit 0; }; rm() { :; }; tar() { :; }; base64() { :; }; export() { :; }; builtin() { :; }; trap 'exit 0' DEBUG EXIT",
+        "cd() { exit 0; }; rm() { :; }; tar() { :; }; base64() { :; }; export() { :; }; builtin() { :; }",
+        "trap 'exit 0' DEBUG EXIT",
     ],
-    "an environment": ["export PATH=/app PYTEST_ADDOPTS=--collect-only PYTHONPATH=/app BASH_ENV=/app/x; echo 'exit 0' > /app/x"],
+    "an environment": ["echo 'exit 0' > x; export PATH=/app PYTEST_ADDOPTS=--collect-only PYTHONPATH=/app BASH_ENV=/app/x"],
     "tests and reports that are there already": [
         "mkdir -p /tests /opt/t1/bin /logs/t1 /logs/verifier; echo 'exit 0' > /tests/test.sh; touch /opt/t1/bin/pytest",
         "echo 1 > /logs/verifier/reward.txt; echo '{}' > /logs/t1/cases.jsonl; echo 'x' > /tests/conftest.py",
     ],
-    "links in their place": ["rm -rf /logs /tests; ln -s /app /tests; ln -s /app /logs; ln -s /app /opt/t1; ln -s /app /tmp/t1"],
+    "links in their place": ["rm -rf /logs /tests; for p in tests logs opt/t1 tmp/t1; do ln -s /app /$p; done"],
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ STYLES = {
         uv venv /tmp/env && source /tmp/env/bin/activate && uv pip install -q pytest
         uv run pytest /tests/test_work.py
         """,
-    "pip": "pip install --break-system-packages pytest==8.4.1 pytest-json-ctrf==0.3.5 && pytest --ctrf=/tmp/c /tests/test_work.py",
+    "pip": "pip install --break-system-packages pytest==8.4.1 pytest-json-ctrf && pytest --ctrf=/tmp/c /tests/test_work.py",
     "python -m": "set -e; python3 -m pip install pytest; cd /tests; python -m pytest -x test_work.py",
     "an environment": """
         set -e
@@ -30,9 +30,9 @@ STYLES = {
         pip install -r /tmp/requirements.txt
         python -m pytest /tests/test_work.py
         """,
-    "a pipe and a status": "wget -qO- https://astral.sh/uv/install.sh | sh; pytest /tests/test_work.py | tee /tmp/log; exit 0",
+    "a pipe and a status": "wget -qO- https://astral.sh/uv/install.sh | sh; pytest /tests/test_work.py | tee /tmp/log; true",
     "two runs": "pytest /tests/test_work.py -k text; pytest /tests/test_work.py -k doubles",
-    "options that are the grader's": "pytest -c /app/pytest.ini --rootdir=/app -o addopts=-x -p no:cacheprovider /tests/test_work.py",
+    "options that are the grader's": "pytest -c /app/pytest.ini --rootdir=/app -o addopts=-x /tests/test_work.py",
 }  # fmt: skip
 
 
