@@ -1,4 +1,4 @@
-"""From a sealed trial to ``Graded``: what the verifier actor and `t1 grade` share, so that both grade alike."""
+"""How a run grades a sealed trial: what the verifier actor and `t1 grade` share, so that both grade alike."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from pathlib import Path
 import msgspec
 
 from t1actors.config import Config
-from t1actors.events import Graded, SandboxSealed
+from t1actors.events import SandboxSealed
 from t1actors.payloads import Blobs, unpack
 from t1actors.sandbox.interface import Limits, SandboxBackend
 from t1actors.tasks.task import Task
 from t1actors.verify.live import Tested, judge_live
-from t1actors.verify.reward import reward
 from t1actors.verify.verdict import Verdict
 from t1actors.verify.verifier import Verifier
 
@@ -51,27 +50,3 @@ async def verdict_on(sealed: SandboxSealed, task: Task, verifier: Verifier, blob
     if sealed.tested is not None:
         return judge_live(task, msgspec.msgpack.decode(unpack(blobs, sealed.tested), type=Tested))
     return await verifier.grade(task, bytes(unpack(blobs, sealed.layer)), key=key)
-
-
-def graded(sealed: SandboxSealed, verdict: Verdict, scale: float) -> Graded:
-    """The event that states ``verdict``."""
-    return Graded(
-        trial=sealed.trial,
-        task=sealed.task,
-        outcome=verdict.outcome,
-        assertions=verdict.assertions,
-        passed=verdict.passed,
-        expected=verdict.expected,
-        reward=reward(verdict, scale),
-        layer_digest=sealed.layer.digest,
-        tests_digest=verdict.tests_digest,
-        tools_digest=verdict.tools_digest,
-        isolation=verdict.isolation,
-        seconds=verdict.seconds,
-        detail=verdict.detail,
-        mode=verdict.mode,
-        channel=verdict.channel,
-        tool_layer_digest=verdict.tool_layer_digest,
-        stand_ins=verdict.stand_ins,
-        warnings=verdict.warnings,
-    )

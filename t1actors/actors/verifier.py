@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 import anyio
 
 from t1actors.actors.task_files import TaskFiles
-from t1actors.actors.verdicts import TOOLS_FOLDER, graded, verdict_on, verifier_of
+from t1actors.actors.verdicts import TOOLS_FOLDER, verdict_on, verifier_of
 from t1actors.events import AnyEvent, EffectFinished, Graded, SandboxSealed, TrialCancelled, UnknownEvent
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable
 from t1actors.sandbox.backend import NamespaceBackend
 from t1actors.sandbox.errors import SandboxUnavailable
 from t1actors.tasks.task import TaskError
+from t1actors.verify.reward import reward
 from t1actors.verify.tools import find_tools
 from t1actors.verify.verdict import Verdict, VerifyError
 
@@ -116,3 +117,27 @@ def _trial_of(key: str) -> str:
 def _ungraded(sealed: SandboxSealed, detail: str) -> Graded:
     """Nothing could be graded: nobody's reward."""
     return graded(sealed, Verdict("infra", detail=detail), 1.0)
+
+
+def graded(sealed: SandboxSealed, verdict: Verdict, scale: float) -> Graded:
+    """The event that states ``verdict``."""
+    return Graded(
+        trial=sealed.trial,
+        task=sealed.task,
+        outcome=verdict.outcome,
+        assertions=verdict.assertions,
+        passed=verdict.passed,
+        expected=verdict.expected,
+        reward=reward(verdict, scale),
+        layer_digest=sealed.layer.digest,
+        tests_digest=verdict.tests_digest,
+        tools_digest=verdict.tools_digest,
+        isolation=verdict.isolation,
+        seconds=verdict.seconds,
+        detail=verdict.detail,
+        mode=verdict.mode,
+        channel=verdict.channel,
+        tool_layer_digest=verdict.tool_layer_digest,
+        stand_ins=verdict.stand_ins,
+        warnings=verdict.warnings,
+    )

@@ -21,7 +21,8 @@ from pathlib import Path
 import msgspec
 
 from t1actors.actors.task_files import TaskFiles
-from t1actors.actors.verdicts import graded, verdict_on, verifier_of
+from t1actors.actors.verdicts import verdict_on, verifier_of
+from t1actors.actors.verifier import graded
 from t1actors.config import Config, ConfigError, from_toml
 from t1actors.events import Graded, RunStarted, SandboxSealed, decode
 from t1actors.log.blobs import FileBlobs

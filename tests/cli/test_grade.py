@@ -9,7 +9,8 @@ import anyio
 import msgspec
 import pytest
 
-from t1actors.actors.verdicts import graded, verdict_on, verifier_of
+from t1actors.actors.verdicts import verdict_on, verifier_of
+from t1actors.actors.verifier import graded
 from t1actors.cli.main import main
 from t1actors.config import Config, TasksConfig, digest, to_toml
 from t1actors.events import RunStarted, SandboxSealed, encode

@@ -1,8 +1,8 @@
 """Each attack that bought a reward from other graders, against tests that run the agent's programs with pytest: the score is
 that of honest grading, with and without honest work beside it.
 
-Attacks against built-in tests are in test_grading. ``ATTACKS`` happen in the agent's phase; ``PROGRAMS`` while it is graded, by
-a program that the tests start.
+Attacks against built-in tests are in test_grading. ``ATTACKS`` happen in the agent's phase; ``PROGRAMS`` while it is graded,
+by a program that the tests start.
 """
 
 import pytest

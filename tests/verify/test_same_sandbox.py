@@ -1,4 +1,4 @@
-"""Grading in the agent's own sandbox: running services and installed things count; the verdict says what it does not promise."""
+"""In the agent's own sandbox: running services and installed things count; the verdict says what it can't promise."""
 
 import msgspec
 import pytest
