@@ -10,6 +10,7 @@ import msgspec
 
 from t1actors.actors.task_files import TaskFiles
 from t1actors.actors.verdicts import TOOLS_FOLDER, verifier_of
+from t1actors.config import Config
 from t1actors.events import Payload
 from t1actors.payloads import pack
 from t1actors.runtime.actor import ActorContext, Unrecoverable
@@ -19,6 +20,16 @@ from t1actors.verify.verdict import VerifyError
 
 CARRY_MARGIN_S = 180.0
 """Room for bringing the tests in, beside the tests themselves."""
+
+
+def why_not(task: Task, config: Config) -> str:
+    """Why the run does not allow the way in which ``task`` is graded; empty: it does."""
+    if task.grading.mode == "fresh-root" or config.verify.same_sandbox:
+        return ""
+    return (
+        "its task.toml asks for grading in the agent's own sandbox, where a report can be forged; allow it with "
+        "--set verify.same_sandbox=true"
+    )
 
 
 class LiveTests:
@@ -37,11 +48,8 @@ class LiveTests:
 
     def check(self, task: Task) -> None:
         """Raises ``TaskError`` for a task that the run does not allow."""
-        if task.grading.mode == "same-sandbox" and not self._config.verify.same_sandbox:
-            raise TaskError(
-                f"task {task.name}: its task.toml asks for grading in the agent's own sandbox, where a report can be "
-                "forged; allow it with --set verify.same_sandbox=true"
-            )
+        if reason := why_not(task, self._config):
+            raise TaskError(f"task {task.name}: {reason}")
 
     def limits(self, task: Task, limits: Limits) -> Limits:
         """Of its sandbox: commands may take as long as the tests do."""

@@ -96,7 +96,12 @@ class Verifier:
         queued_s = anyio.current_time()
         async with self._slots:
             performing.phases["queue"] = anyio.current_time() - queued_s
-            verdict = await verdict_on(sealed, task, self._verifier, self._blobs, key=effect.trial)
+            try:
+                verdict = await verdict_on(sealed, task, self._verifier, self._blobs, key=effect.trial)
+            except TaskError as error:
+                return [_ungraded(sealed, str(error))]
+            except VerifyError as error:  # a package that tests need is not installed: no trial of theirs can be graded
+                raise Unrecoverable(str(error)) from error
         performing.phases.update(verdict.phases)
         return [graded(sealed, verdict, self._config.verify.reward_scale)]
 

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from t1actors.actors.live_tests import why_not
 from t1actors.actors.schedule import Schedule
 from t1actors.cli.errors import CommandFailed
 from t1actors.config import Config
@@ -125,6 +126,8 @@ def unmet(task: Task, config: Config, harness: NativeHarness) -> list[str]:
             f"its image {task.environment.base} cannot be had: there is no image store; the host's own /usr stands in with "
             "--set sandbox.host_base=true"
         )
+    if reason := why_not(task, config):
+        found.append(reason)
     if task.allow_internet:
         found.append("environment.allow_internet = true: sandboxes have no network")
     for needed, key, have in (
