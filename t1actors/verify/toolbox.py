@@ -27,7 +27,7 @@ from packaging.specifiers import SpecifierSet
 from t1actors.payloads import digest_of
 from t1actors.sandbox.archive import archive_of_directory
 from t1actors.sandbox.interface import Layer
-from t1actors.verify.inside.places import LIBRARY, PROGRAMS, TOOLS
+from t1actors.verify.inside.places import LIBRARY, NESTED, PROGRAMS, TOOLS
 from t1actors.verify.verdict import VerifyError
 
 PACKAGES = ("pytest",)
@@ -240,7 +240,7 @@ if [ "$1" = -m ]; then
     esac
 fi
 export PYTHONNOUSERSITE=1
-case "$1:$PWD" in
+case "${{{NESTED}}}$1:$PWD" in
 -c:*) export PYTHONSAFEPATH=1 ;;
 -m:/tests*) ;;
 -m:*) export PYTHONSAFEPATH=1 ;;

@@ -166,6 +166,28 @@ def test_gits_of_the_agent_can_be_read(tmp_path):
     assert verdict.expected == 5
 
 
+@pytest.mark.parametrize("toml", ["", "subject = 'grader'", "grading = 'same-sandbox'"])
+def test_a_suite_of_the_agents_own_that_tests_run_is_not_taken_for_the_graders(tmp_path, on_a_bench, toml):
+    cases = """
+import subprocess, sys
+
+def test_its_suite_passes():
+    assert subprocess.check_output([sys.executable, "-c", "import beside; print(beside.x)"], cwd="/app") == b"7\\n"
+    for command in (["pytest"], [sys.executable, "-m", "pytest"], ["uvx", "pytest"]):
+        done = subprocess.run([*command, "-q", "/app"], capture_output=True, text=True)
+        assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
+"""
+    task = sample_task(tmp_path, cases=cases, toml=toml)
+    commands = ["printf 'def test_a(): pass\ndef test_b(): pass\n' > test_own.py; echo x = 7 > beside.py"]
+
+    async def test(bench):
+        run = bench.grade_live if "same" in toml else bench.trial
+        return await run(task, commands, "t")
+
+    verdict = on_a_bench(test)
+    assert (verdict.outcome, verdict.passed, verdict.expected) == ("graded", 1, 1), verdict.detail
+
+
 def test_a_task_may_say_that_its_programs_are_the_graders_and_the_verdict_warns(tmp_path, on_a_bench):
     cases = "import subprocess\n\ndef test_x():\n    assert subprocess.check_output(['id', '-u']) == b'0\\n'\n"
     task = sample_task(tmp_path, cases=cases, toml="subject = 'grader'")

@@ -2,7 +2,8 @@
 
 Plugins, configuration and conftest files come from outside: no cache, no setup.cfg, no entry points, no PYTEST_*
 variables, and a conftest only where the tests ship one. Every case is written down by ``cases``; programs run as the
-subject.
+subject. A pytest that tests start, on the agent's own suite say, is theirs: it is run as it was asked for, and reports to
+nobody.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 
 sys.path.insert(0, os.path.abspath(f"{os.path.dirname(__file__)}/../../.."))
 
-from t1actors.verify.inside.places import CASES, GRADED, SCRATCH, SUBJECT, TESTS
+from t1actors.verify.inside.places import CASES, GRADED, NESTED, PROGRAMS, SCRATCH, SUBJECT, TESTS
 
 OWN_WITH_VALUE = ("-c", "--config-file", "--rootdir", "--confcutdir", "--basetemp", "-o", "--override-ini")
 OWN = ("--noconftest", "--cache-clear", "--lf", "--ff", "--last-failed", "--failed-first")
@@ -36,10 +37,15 @@ def arguments(given: Sequence[str], *, conftest: bool) -> list[str]:
 
 def main(given: Sequence[str]) -> int:
     """Run pytest; its exit status."""
+    if os.environ.get(NESTED) or os.geteuid() != 0:
+        import pytest
+
+        return int(pytest.main(list(given)))
     for name in [name for name in os.environ if name.startswith(("PYTEST_", "PYTHON"))]:
         del os.environ[name]
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", NESTED: "1"}
     sys.dont_write_bytecode = True
+    sys.executable = f"{PROGRAMS}/python3"  # the same Python, which also knows where pytest is
     import pytest
 
     from t1actors.verify.inside.cases import Cases

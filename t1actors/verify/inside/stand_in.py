@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 sys.path.insert(0, os.path.abspath(f"{os.path.dirname(__file__)}/../../.."))
 
-from t1actors.verify.inside.places import PROGRAMS, STAND_INS
+from t1actors.verify.inside.places import NESTED, PROGRAMS, STAND_INS
 
 MISSING = 1
 PROVIDED = {"pytest-json-ctrf": "the grader's own report", "uv": "this stand-in", "pip": "this stand-in"}
@@ -51,7 +51,9 @@ class Missing(Exception):
 
 
 def note(program: str, what: str) -> None:
-    """Record what a stand-in did. Only the grader may."""
+    """Record what a stand-in did. Only the grader may: what the agent's programs ask for is not recorded."""
+    if os.geteuid() != 0 or os.environ.get(NESTED):
+        return
     line = json.dumps({"program": program, "did": what}).encode() + b"\n"
     file = os.open(STAND_INS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     os.write(file, line)
