@@ -43,7 +43,7 @@ def test_a_running_service_and_what_was_installed_are_graded(tmp_path, on_a_benc
 
 MISCHIEF = {
     "functions and traps": [
-        "cd() { exit 0; }; rm() { :; }; tar() { :; }; base64() { :; }; export() { :; }; builtin() { :; }",
+        "cd() { exit 0; }; rm() { :; }; tar() { :; }; base64() { :; }; export() { :; }",
         "trap 'exit 0' DEBUG EXIT",
     ],
     "an environment": ["echo 'exit 0' > x; export PATH=/app PYTEST_ADDOPTS=--collect-only PYTHONPATH=/app BASH_ENV=/app/x"],
