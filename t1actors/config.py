@@ -165,6 +165,10 @@ class VerifyConfig:
     parallel: int = 8
     reward_scale: float = 20.0
     """S of r = P / S, fixed for the whole run (T1 section 8)."""
+    same_sandbox: bool = False
+    """Allow tasks that ask for it to be graded in the agent's own sandbox, where a report can be forged."""
+    tool_packages: tuple[str, ...] = ()
+    """Packages, installed here, that tests may import beside pytest."""
 
 
 @dataclass(frozen=True)

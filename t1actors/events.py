@@ -22,6 +22,9 @@ INLINE_LIMIT_BYTES = 16 * 1024
 Purpose = Literal["warmup", "recalibrate", "train", "evaluate"]
 EpisodeEnd = Literal["submitted", "turn_limit", "token_limit", "turn_truncated", "deadline", "sandbox_limit"]
 Outcome = Literal["graded", "verifier_crash", "no_report", "partial_report", "verifier_timeout", "infra"]
+Channel = Literal["", "plugin", "junit", "ctrf", "printed", "reward.txt"]
+"""Where a verdict's results were read; empty: there was nothing to read."""
+GradingMode = Literal["", "fresh-root", "same-sandbox"]
 EffectStatus = Literal["done", "failed", "cancelled", "deadline"]
 BoundaryCase = Literal["STRICT", "NORMALIZED", "RETOKENIZED", "SPLIT"]
 
@@ -406,12 +409,14 @@ class ObservationDiverged(Event, frozen=True, kw_only=True):
 
 
 class SandboxSealed(Event, frozen=True, kw_only=True):
-    """Every process of the trial is dead; ``layer`` is the canonical archive of what it left in its writable layer."""
+    """Every process of the trial is dead; ``layer`` is the canonical archive of what it left in its writable layer.
+    ``tested``: of a task that is graded in the same sandbox, what its tests left there (``verify.live``)."""
 
     trial: str
     task: str
     layer: Payload
     seconds: float
+    tested: Payload | None = None
 
 
 class SandboxReclaimed(Event, frozen=True, kw_only=True):
@@ -521,7 +526,9 @@ class RewardReported(Event, frozen=True, kw_only=True):
 
 
 class Graded(Event, frozen=True, kw_only=True):
-    """Only outcome "graded" has a reward; every other outcome leaves the trial unmeasured."""
+    """Only outcome "graded" has a reward; every other outcome leaves the trial unmeasured. ``channel``: which report decided.
+    ``tool_layer_digest``: of the pytest and the stand-ins that the tests were given. ``stand_ins``: what the tests asked the
+    network for, and what they got. ``warnings``: what this verdict does not promise."""
 
     trial: str
     task: str
@@ -536,6 +543,11 @@ class Graded(Event, frozen=True, kw_only=True):
     isolation: Isolation
     seconds: float
     detail: str = ""
+    mode: GradingMode = ""
+    channel: Channel = ""
+    tool_layer_digest: str = ""
+    stand_ins: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 # --- assembler ----------------------------------------------------------------------------------------------------------

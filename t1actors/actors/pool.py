@@ -22,6 +22,7 @@ from typing import Protocol
 
 import anyio
 
+from t1actors.actors.live_tests import LiveTests
 from t1actors.actors.pool_admission import admission
 from t1actors.actors.pool_effects import (
     DEADLINE,
@@ -43,6 +44,7 @@ from t1actors.events import (
     EffectFinished,
     EpisodeEnded,
     ObservationDiverged,
+    Payload,
     SandboxesReaped,
     SandboxReady,
     SandboxReclaimed,
@@ -115,6 +117,7 @@ class Pool:
         self._retried: dict[str, list[SandboxRetried]] = {}
         """By trial, what is not said yet."""
         self._leftovers: list[Leftover] = []
+        self._live_tests = LiveTests(context, self._tasks, self._backend)
         self._state = PoolState()
         self._restoring = Restoring(lambda: self._state.history, self._pool.renew, self._shown, self._make_again)
 
@@ -136,6 +139,7 @@ class Pool:
                 return Decision(effects=[self._run_effect(event)])
             case EpisodeEnded() if event.trial in state.ending:
                 deadline_s = self._config.sandbox.create_deadline_s + self._restore_s(event.turns)
+                deadline_s += self._live_tests.deadline_s
                 key = f"{event.trial}/seal"
                 task = state.ending[event.trial]
                 return Decision(effects=[Seal(key=key, trial=event.trial, task=task, deadline_s=deadline_s)])
@@ -253,6 +257,7 @@ class Pool:
                     f"task {effect.task}: its environment/Dockerfile is FROM {task.environment.base} and there is no image "
                     "store; let the host's own /usr stand in for it with --set sandbox.host_base=true"
                 )
+            self._live_tests.check(task)
             image_s = anyio.current_time() - started_s
             spec = self._spec(effect.trial, task)
             made = await self._made(spec)
@@ -293,7 +298,7 @@ class Pool:
             key=trial,
             workdir=task.workdir,
             env=task.environment.env,
-            limits=self._limits(),
+            limits=self._live_tests.limits(task, self._limits()),
             lease_s=self._config.sandbox.lease_s,
             layers=environment_layers(task),
             base="host",
@@ -388,7 +393,9 @@ class Pool:
     async def _seal(self, effect: Seal) -> Sequence[AnyEvent]:
         started_s = anyio.current_time()
         try:
-            restored, layer = await self._restoring.inside(effect.trial, lambda: self._pool.seal(effect.trial))
+            restored, (tested, layer) = await self._restoring.inside(
+                effect.trial, lambda: self._tested_and_sealed(effect)
+            )
         except Diverged as diverged:
             return _diverged(effect.trial, diverged)
         except (SandboxError, TaskError, TimeoutError) as error:
@@ -400,8 +407,13 @@ class Pool:
                 task=effect.task,
                 layer=pack(self._blobs, layer),
                 seconds=anyio.current_time() - started_s,
+                tested=tested,
             ),
         ]
+
+    async def _tested_and_sealed(self, effect: Seal) -> tuple[Payload | None, bytes]:
+        tested = await self._live_tests.run(effect.trial, effect.task)
+        return tested, await self._pool.seal(effect.trial)
 
     def _limits(self) -> Limits:
         config = self._config.sandbox

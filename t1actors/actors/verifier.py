@@ -1,7 +1,8 @@
 """Verifier: grades sealed file systems, each in a sandbox of its own, and computes the reward outside.
 
-Guarantees: grading is idempotent (its input is a sealed layer, by digest) and holds nothing of the trial's sandbox; a fault
-of the infrastructure is outcome "infra", never a reward; only outcome "graded" carries one.
+Guarantees: grading is idempotent (its input is a sealed layer by digest, or what the tests left in the trial's own
+sandbox) and holds nothing of the trial's sandbox; a fault of the infrastructure is outcome "infra", never a reward;
+only outcome "graded" carries one.
 """
 
 from __future__ import annotations
@@ -13,20 +14,19 @@ from dataclasses import dataclass, field
 import anyio
 
 from t1actors.actors.task_files import TaskFiles
+from t1actors.actors.verdicts import TOOLS_FOLDER, verdict_on, verifier_of
 from t1actors.events import AnyEvent, EffectFinished, Graded, SandboxSealed, TrialCancelled, UnknownEvent
-from t1actors.payloads import unpack
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable
 from t1actors.sandbox.backend import NamespaceBackend
 from t1actors.sandbox.errors import SandboxUnavailable
-from t1actors.sandbox.interface import Limits
 from t1actors.tasks.task import TaskError
-from t1actors.verify.grade import grade
 from t1actors.verify.reward import reward
 from t1actors.verify.tools import find_tools
-from t1actors.verify.verdict import NO_ISOLATION, VerifyError
+from t1actors.verify.verdict import Verdict, VerifyError
 
 GRADE_MARGIN_S = 60.0
-"""Room for creating and reclaiming the grader's sandbox, and for waiting for a grading slot, beside the grading itself."""
+"""Room for creating and reclaiming the grader's sandbox, and for waiting for a grading slot, beside the grading
+itself."""
 
 
 class Grade(Effect, frozen=True, kw_only=True):
@@ -53,6 +53,7 @@ class Verifier:
         self._blobs = context.blobs
         self._tasks = TaskFiles(context.config.tasks, context.run_dir)
         self._backend = NamespaceBackend(context.run_dir / "graders", name="verifier")
+        self._verifier = verifier_of(context.config, self._backend, cache=context.run_dir / TOOLS_FOLDER)
         self._slots = anyio.Semaphore(context.config.verify.parallel)
         self._state = VerifierState()
 
@@ -95,40 +96,14 @@ class Verifier:
         queued_s = anyio.current_time()
         async with self._slots:
             performing.phases["queue"] = anyio.current_time() - queued_s
-            sandbox = self._config.sandbox
-            verdict = await grade(
-                task,
-                bytes(unpack(self._blobs, sealed.layer)),
-                self._backend,
-                key=effect.trial,
-                deadline_s=self._config.verify.deadline_s,
-                lease_s=self._config.verify.deadline_s + GRADE_MARGIN_S,
-                limits=Limits(
-                    memory_mb=sandbox.memory_mb,
-                    disk_mb=sandbox.disk_mb,
-                    processes=sandbox.processes,
-                    output_bytes=sandbox.output_bytes,
-                    command_s=self._config.verify.deadline_s,
-                ),
-            )
+            try:
+                verdict = await verdict_on(sealed, task, self._verifier, self._blobs, key=effect.trial)
+            except TaskError as error:
+                return [_ungraded(sealed, str(error))]
+            except VerifyError as error:  # a package that tests need is not installed: no trial of theirs can be graded
+                raise Unrecoverable(str(error)) from error
         performing.phases.update(verdict.phases)
-        return [
-            Graded(
-                trial=effect.trial,
-                task=sealed.task,
-                outcome=verdict.outcome,
-                assertions=verdict.assertions,
-                passed=verdict.passed,
-                expected=verdict.expected,
-                reward=reward(verdict, self._config.verify.reward_scale),
-                layer_digest=sealed.layer.digest,
-                tests_digest=verdict.tests_digest,
-                tools_digest=verdict.tools_digest,
-                isolation=verdict.isolation,
-                seconds=verdict.seconds,
-                detail=verdict.detail,
-            )
-        ]
+        return [graded(sealed, verdict, self._config.verify.reward_scale)]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -147,18 +122,28 @@ def _trial_of(key: str) -> str:
 
 def _ungraded(sealed: SandboxSealed, detail: str) -> Graded:
     """Nothing could be graded: nobody's reward."""
+    return graded(sealed, Verdict("infra", detail=detail), 1.0)
+
+
+def graded(sealed: SandboxSealed, verdict: Verdict, scale: float) -> Graded:
+    """The event that states ``verdict``."""
     return Graded(
         trial=sealed.trial,
         task=sealed.task,
-        outcome="infra",
-        assertions=(),
-        passed=0,
-        expected=0,
-        reward=None,
+        outcome=verdict.outcome,
+        assertions=verdict.assertions,
+        passed=verdict.passed,
+        expected=verdict.expected,
+        reward=reward(verdict, scale),
         layer_digest=sealed.layer.digest,
-        tests_digest="",
-        tools_digest="",
-        isolation=NO_ISOLATION,
-        seconds=0.0,
-        detail=detail,
+        tests_digest=verdict.tests_digest,
+        tools_digest=verdict.tools_digest,
+        isolation=verdict.isolation,
+        seconds=verdict.seconds,
+        detail=verdict.detail,
+        mode=verdict.mode,
+        channel=verdict.channel,
+        tool_layer_digest=verdict.tool_layer_digest,
+        stand_ins=verdict.stand_ins,
+        warnings=verdict.warnings,
     )

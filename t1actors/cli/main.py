@@ -20,6 +20,7 @@ app = App(
 )
 app.command("t1actors.cli.run:run", name="run")
 app.command("t1actors.cli.replay:replay", name="replay")
+app.command("t1actors.cli.grade:grade", name="grade")
 app.command("t1actors.cli.report:report", name="report")
 app.command("t1actors.cli.report:runs", name="runs")
 app.command("t1actors.cli.doctor:doctor", name="doctor")

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from t1actors.actors.live_tests import why_not
 from t1actors.actors.schedule import Schedule
 from t1actors.cli.errors import CommandFailed
 from t1actors.config import Config, SandboxConfig
@@ -159,6 +160,8 @@ def _check_notes(directory: Path, usable: list[Task], records: dict[str, CheckRe
 def unmet(task: Task, config: Config, harness: NativeHarness) -> list[str]:
     """What ``task`` needs and a trial of this run does not give it."""
     found = unmet_by_sandbox(task, config.sandbox)
+    if reason := why_not(task, config):
+        found.append(reason)
     ids = len(harness.opening(task.instruction))
     if ids >= config.rollout.max_ids:
         found.append(f"its instruction takes {ids} ids, rollout.max_ids is {config.rollout.max_ids}")

@@ -38,7 +38,7 @@ from t1actors.runtime.trim_note import NOTE as TRIM_NOTE
 from t1actors.runtime.trim_note import trim_note
 
 ATTEMPTS = 5
-_OF_NO_USE = frozenset({"log", "blobs", "sandboxes", "graders"})
+_OF_NO_USE = frozenset({"log", "blobs", "sandboxes", "graders", "tools"})
 """Entries of a run directory that are not copied as they are."""
 
 Progress = Callable[[int, int], None]

@@ -412,13 +412,16 @@ def _locate(archive: bytes | memoryview, path: str) -> Iterator[Member]:
                     return
 
 
-def subtree(archive: bytes | memoryview, path: str) -> bytes | None:
-    """The directory at ``path`` as an archive of its own; None when the archive holds no directory there."""
+def subtree(archive: bytes | memoryview, path: str, *, mode: int | None = None) -> bytes | None:
+    """The directory at ``path`` as an archive of its own; None when the archive holds no directory there. ``mode``: its
+    permission bits, if not as they are."""
     members = list(_locate(archive, path))
     if not members or members[0].kind not in "DO":
         return None
     first = members[0]
-    return MAGIC + _HEAD.pack(_DIRECTORY, first.mode, 0) + archive[first.end : members[-1].end]
+    return (
+        MAGIC + _HEAD.pack(_DIRECTORY, first.mode if mode is None else mode, 0) + archive[first.end : members[-1].end]
+    )
 
 
 def find_file(archive: bytes | memoryview, path: str) -> bytes | None:

@@ -71,6 +71,7 @@ def read_task(directory: Path) -> Task:
         programs=settings.programs,
         verifier_env=settings.verifier_env,
         solution_env=settings.solution_env,
+        grading=settings.grading,
     )
 
 

@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from t1actors.tasks.grading import KEYS as GRADING_KEYS
+from t1actors.tasks.grading import GradingRules, read_grading
 from t1actors.tasks.table import Table
 from t1actors.tasks.task import TaskError
 
@@ -32,7 +34,9 @@ _ENVIRONMENT = (
     "docker_image", "build_timeout_sec", "os", "cpus", "memory_mb", "memory", "storage_mb", "storage", "gpus", "gpu_types",
     "tpu", "network_mode", "allowed_hosts", "allow_internet", "env", "workdir", "mcp_servers", "skills_dir", "healthcheck",
 )  # fmt: skip
-_T1 = ("expected", "control", "baseline", "accept", "programs", "families", "level", "sub_goals", "seed")
+_T1 = (
+    "expected", "control", "baseline", "accept", "programs", "families", "level", "sub_goals", "seed", *GRADING_KEYS,
+)  # fmt: skip
 KEYS = (
     *_TOP,
     *(f"task.{key}" for key in _PACKAGE),
@@ -73,6 +77,7 @@ class Settings:
     memory_mb: int | None
     storage_mb: int | None
     allow_internet: bool
+    grading: GradingRules
     unused_keys: tuple[str, ...]
     unknown_keys: tuple[str, ...]
 
@@ -124,6 +129,7 @@ def read_settings(file: Path) -> Settings:
         memory_mb=_megabytes(environment, "memory_mb", "memory"),
         storage_mb=_megabytes(environment, "storage_mb", "storage"),
         allow_internet=bool(old_network) if networks[0] is None and not any(networks) else any(networks),
+        grading=read_grading(t1),
         unused_keys=top.without_effect(),
         # Metadata is free text of the task's author: only its t1 table is ours.
         unknown_keys=_not_metadata(top.unknown()),

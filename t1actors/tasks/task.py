@@ -6,8 +6,10 @@ It holds where things are and what was declared, not the bytes: environment and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from t1actors.tasks.grading import GradingRules
 
 
 class TaskError(Exception):
@@ -76,6 +78,7 @@ class Task:
     """Programs that the task needs; looked for where the host's own /usr stands in for its image."""
     verifier_env: tuple[tuple[str, str], ...] = ()
     solution_env: tuple[tuple[str, str], ...] = ()
+    grading: GradingRules = field(default_factory=GradingRules)
 
     @property
     def workdir(self) -> str:
@@ -84,4 +87,4 @@ class Task:
     @property
     def graded_paths(self) -> tuple[str, ...]:
         """What of the agent's file system the verifier gets to see."""
-        return (self.workdir,)
+        return self.grading.paths or (self.workdir,)

@@ -1,16 +1,15 @@
 """Grades a sealed trial in a sandbox of its own (mode ``fresh-root``).
 
-The root is pristine: the task's environment, the tests read-only at /tests, and the tree the agent left read-only at the
-task's working directory, and nowhere else. No process of the agent exists any more, so only the grader can write the report,
-which is read and scored outside.
+The root is pristine: the task's environment, the tests and the tool layer read-only from outside, and the trees that
+the agent left read-only at the graded paths, and nowhere else. No process of the agent exists any more, programs that
+tests start are another user's, so only the grader can write the report, which is read and scored outside.
 
-Guarantees: the outcome is "graded" only when the verifier ran to the end of a complete report whose control assertion (if
-the task has one) passed; an exit status alone decides nothing; expected assertions that such a report lacks are failed
-ones; a fault of the infrastructure is "infra". Grading is idempotent by ``key`` and can be repeated on the same bytes; when
-``grade`` returns or is cancelled its sandbox is gone.
+Guarantees: the outcome is ``verify.judge``'s on what was read from outside; a fault of the infrastructure is "infra";
+tests, tools and tool layer are the same before and after. Grading is idempotent by ``key`` and can be repeated on the
+same bytes; when ``grade`` returns or is cancelled its sandbox is gone.
 
-What it cannot promise: files behind the interpreter (its standard library) are the host's, and a task whose tests run the
-agent's programs runs them as the grader's user.
+What it cannot promise: files behind the interpreter (its standard library) are the host's, and tests that import the
+agent's modules, or whose own script starts the agent's programs, run them as the grader.
 """
 
 from __future__ import annotations
@@ -22,23 +21,26 @@ from dataclasses import dataclass, field, replace
 import anyio
 import msgspec
 
-from t1actors.events import AssertionResult, Isolation, Outcome
+from t1actors.events import GradingMode, Isolation
 from t1actors.payloads import digest_of
 from t1actors.sandbox.archive import EMPTY, archive_of_files, subtree
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxUnavailable
-from t1actors.sandbox.interface import Layer, Limits, RunRequest, RunResult, SandboxBackend, SandboxSpec
+from t1actors.sandbox.interface import Layer, Limits, RunRequest, SandboxBackend, SandboxSpec
 from t1actors.tasks.layers import environment_layers, tests_layer
 from t1actors.tasks.task import Task, TaskError
-from t1actors.verify.report import Report, ReportError, parse_binary, parse_ctrf
+from t1actors.verify.command import closed, tests_command, uses_pytest
+from t1actors.verify.evidence import gather
+from t1actors.verify.judge import judge
+from t1actors.verify.toolbox import ToolLayer
 from t1actors.verify.tools import find_tools
 from t1actors.verify.verdict import NO_ISOLATION, Verdict
 
-REPORT = "/logs/verifier/ctrf.json"
-REWARD = "/logs/verifier/reward.txt"
-LARGEST_REPORT_BYTES = 4 << 20
 LARGEST_OUTPUT_CHARS = 4_000
+OUTPUT_BYTES = 1 << 20
+"""What tests may print: pytest's summary comes last."""
+_MODE: GradingMode = "fresh-root"
 _KILL_S = 10.0
-_LOGS = Layer(archive=archive_of_files({"verifier/": b""}), at="/logs")
+_LOGS = Layer(archive=archive_of_files({"verifier/": b"", "t1/": b""}), at="/logs")
 
 
 async def grade(
@@ -50,6 +52,8 @@ async def grade(
     deadline_s: float,
     lease_s: float,
     limits: Limits,
+    tool_layer: ToolLayer | None = None,
+    base: str = "host",
 ) -> Verdict:
     """The verdict on ``layer``, the sealed archive (rooted at /) of a trial at ``task``.
 
@@ -57,6 +61,8 @@ async def grade(
         key: names the grading sandbox and its one command; the same key after a crash continues the same grading.
         deadline_s: the longest this may take, at most the task's own verifier timeout for the tests themselves.
         limits: of the trial's sandbox; the grader has room for what the agent left on top of them.
+        tool_layer: what tests that use pytest are given (``verify.toolbox``); others are graded without.
+        base: the root file system of the trial's sandbox, as its spec named it.
 
     Raises:
         VerifyError: nothing can be graded on this host (no interpreter under /usr).
@@ -70,18 +76,32 @@ async def grade(
         try:
             tests = tests_layer(task)
             run.tests_digest = digest_of(tests.archive)
-            layers = (*environment_layers(task, outside=task.workdir), _LOGS, tests, *_agent_trees(task, layer))
+            given = tool_layer if tool_layer is not None and uses_pytest(tests) else None
+            run.tool_layer_digest = given.digest if given is not None else ""
+            fixed = (closed(task, tests), *((given.layer,) if given is not None else ()))
             limit_s = min(task.verifier_timeout_s, deadline_s)
-            disk_mb = 2 * limits.disk_mb + len(layer) // (1 << 20)
+            room_mb = (len(layer) + sum(len(part.archive) for part in fixed)) // (1 << 20)
             spec = SandboxSpec(
                 key=key,
                 workdir=task.workdir,
                 env=(*task.environment.env, *task.verifier_env),
-                limits=msgspec.structs.replace(limits, disk_mb=disk_mb, command_s=limit_s),
+                limits=msgspec.structs.replace(
+                    limits,
+                    disk_mb=2 * limits.disk_mb + room_mb,
+                    memory_mb=limits.memory_mb + (_PYTEST_MB if given is not None else 0),
+                    output_bytes=max(limits.output_bytes, OUTPUT_BYTES),
+                    command_s=limit_s,
+                ),
                 lease_s=lease_s,
-                layers=layers,
+                layers=(*_environment(task), _LOGS, *fixed, *_agent_trees(task, layer)),
+                base=base,
             )
-            verdict = await _run_tests(task, spec, backend, run, limit_s)
+            command = tests_command(task, tools=given is not None, subject=task.grading.subject == "user")
+            request = RunRequest(key=f"{key}/tests", command=command, limit_s=limit_s)
+            verdict = await _run_tests(task, spec, backend, run, request)
+            if given is not None and task.grading.subject == "grader":
+                warning = "programs that tests start run as the grader's user: task.toml says so"
+                verdict = replace(verdict, warnings=(*verdict.warnings, warning))
             if digest_of(tests_layer(task).archive) != run.tests_digest or find_tools().digest != tools.digest:
                 verdict = Verdict("infra", detail="the tests or the tools changed on the host during grading")
         except SandboxDied as error:
@@ -98,8 +118,10 @@ async def grade(
         verdict = Verdict("verifier_timeout", detail=f"the tests did not end within {deadline_s:g} s")
     return replace(
         verdict,
+        mode=_MODE,
         tests_digest=run.tests_digest,
         tools_digest=tools.digest,
+        tool_layer_digest=run.tool_layer_digest,
         isolation=run.isolation,
         output=run.output,
         seconds=time.monotonic() - started,
@@ -107,15 +129,26 @@ async def grade(
     )
 
 
+_PYTEST_MB = 64
+"""Room for pytest itself and the tool layer, beside what the trial was allowed."""
+
+
 @dataclass
 class _Grading:
     """What is known of a grading that may end at any point."""
 
     tests_digest: str = ""
+    tool_layer_digest: str = ""
     isolation: Isolation = NO_ISOLATION
     testing: bool = False
     output: str = ""
     phases: dict[str, float] = field(default_factory=dict[str, float])
+
+
+def _environment(task: Task) -> tuple[Layer, ...]:
+    """The environment's files, but for what lies at the graded paths."""
+    layers = environment_layers(task)
+    return tuple(x for x in layers if not any(f"{x.at}/".startswith(f"{path}/") for path in task.graded_paths))
 
 
 def _agent_trees(task: Task, layer: bytes) -> tuple[Layer, ...]:
@@ -123,64 +156,19 @@ def _agent_trees(task: Task, layer: bytes) -> tuple[Layer, ...]:
     return tuple(Layer(archive=subtree(layer, path) or EMPTY, at=path, read_only=True) for path in task.graded_paths)
 
 
-async def _run_tests(task: Task, spec: SandboxSpec, backend: SandboxBackend, run: _Grading, limit_s: float) -> Verdict:
+async def _run_tests(
+    task: Task, spec: SandboxSpec, backend: SandboxBackend, run: _Grading, request: RunRequest
+) -> Verdict:
     began = time.monotonic()
     created = await backend.create(spec)
     run.isolation = created.isolation
     run.phases["create"] = time.monotonic() - began
     run.testing = True
-    result = await backend.run(
-        spec.key, RunRequest(key=f"{spec.key}/tests", command="bash /tests/test.sh", limit_s=limit_s)
-    )
+    result = await backend.run(spec.key, request)
     run.testing = False
     run.output = result.text.strip()[-LARGEST_OUTPUT_CHARS:]
     run.phases["tests"] = result.seconds
     began = time.monotonic()
-    report = await backend.read_file(spec.key, REPORT, max_bytes=LARGEST_REPORT_BYTES)
-    fallback = None
-    if report is None and not task.expected:
-        fallback = await backend.read_file(spec.key, REWARD, max_bytes=64)
+    evidence = await gather(backend, spec.key, result)
     run.phases["read"] = time.monotonic() - began
-    return judge(task, result, report, fallback)
-
-
-def judge(task: Task, result: RunResult, report: bytes | None, fallback: bytes | None) -> Verdict:
-    """The outcome of a verifier that ended with ``result`` and left ``report`` (and, for a task that declares no
-    assertions and has no report, ``fallback``: its reward.txt). Pure."""
-    said = result.text.strip()[-500:]
-    if result.timed_out:
-        return Verdict("verifier_timeout", detail=f"the tests were stopped after {result.seconds:g} s: {said}")
-    if report is None:
-        return _without_report(result, fallback, said)
-    try:
-        parsed = parse_ctrf(report)
-    except ReportError as error:
-        return Verdict("partial_report", detail=f"{REPORT}: {error}")
-    return _with_report(task, parsed, said)
-
-
-def _without_report(result: RunResult, fallback: bytes | None, said: str) -> Verdict:
-    if fallback is not None:
-        try:
-            return Verdict("graded", binary=parse_binary(fallback))
-        except ReportError as error:
-            return Verdict("partial_report", detail=str(error))
-    # A verifier that says it failed may have failed to report; one that says it is well, or was killed, is broken.
-    outcome: Outcome = "no_report" if 0 < result.exit_code <= 128 else "verifier_crash"
-    return Verdict(outcome, detail=f"exit status {result.exit_code} and no {REPORT}: {said}")
-
-
-def _with_report(task: Task, report: Report, said: str) -> Verdict:
-    results = dict(report.results)
-    if task.control and not results.get(task.control, False):
-        return Verdict("verifier_crash", detail=f"the control assertion {task.control!r} did not pass: {said}")
-    expected = task.expected or tuple(name for name in results if name != task.control)
-    if not expected or not results:
-        return Verdict("verifier_crash", detail=f"{REPORT}: no tests ran: {said}")
-    return Verdict(
-        "graded",
-        tuple(
-            AssertionResult(id=name, passed=results.get(name, False), baseline=name in task.baseline)
-            for name in expected
-        ),
-    )
+    return replace(judge(task, evidence), stand_ins=evidence.stand_ins)

@@ -1,4 +1,4 @@
-"""Reads a verifier's report, strictly. The bytes come from a place where untrusted code may have run.
+"""A verifier's report, and CTRF read as one, strictly. The bytes come from a place where untrusted code may have run.
 
 Guarantees: a ``Report`` is complete (its summary counts what it lists) and names every result; whatever is cut, is not
 JSON, holds NaN, infinities or negative counts, or contradicts itself is a ``ReportError``. What the results mean for a task
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NoReturn, cast
 
@@ -21,10 +22,21 @@ class ReportError(Exception):
 
 @dataclass(frozen=True)
 class Report:
-    """(id, passed) in reported order. Skipped and pending tests did not pass. A repeated id (parametrised cases share one)
-    passed only if all its entries did, and is listed once."""
+    """(id, passed) in reported order, each id once. Skipped and pending tests did not pass."""
 
     results: tuple[tuple[str, bool], ...]
+    broken: tuple[str, ...] = ()
+    """Test modules that could not be collected, and why."""
+    imported: tuple[str, ...] = ()
+    """Modules of the agent that the tests imported into their own process."""
+
+
+def merged_results(results: Iterable[tuple[str, bool]]) -> tuple[tuple[str, bool], ...]:
+    """A repeated id (in CTRF parametrised cases share one) passed only if all its entries did."""
+    merged: dict[str, bool] = {}
+    for name, passed in results:
+        merged[name] = merged.get(name, True) and passed
+    return tuple(merged.items())
 
 
 def parse_ctrf(data: bytes) -> Report:
@@ -44,7 +56,7 @@ def parse_ctrf(data: bytes) -> Report:
     tests = results.get("tests")
     if not isinstance(tests, list):
         raise ReportError("results.tests is not a list")
-    merged: dict[str, bool] = {}
+    listed: list[tuple[str, bool]] = []
     counts = dict.fromkeys(STATUSES, 0)
     for place, test in enumerate(cast("list[object]", tests)):
         if not isinstance(test, dict):
@@ -56,12 +68,12 @@ def parse_ctrf(data: bytes) -> Report:
         if not isinstance(status, str) or status not in STATUSES:
             raise ReportError(f"results.tests[{place}].status = {status!r}: expected one of {', '.join(STATUSES)}")
         counts[status] += 1
-        merged[name] = merged.get(name, True) and status == "passed"
+        listed.append((name, status == "passed"))
     summary = _object(results, "summary")
     _check_count(summary, "tests", sum(counts.values()))
     for status in STATUSES:
         _check_count(summary, status, counts[status])
-    return Report(tuple(merged.items()))
+    return Report(merged_results(listed))
 
 
 def parse_binary(data: bytes) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from t1actors.events import AssertionResult, Isolation, Outcome, counted
+from t1actors.events import AssertionResult, Channel, GradingMode, Isolation, Outcome, counted
 
 NO_ISOLATION = Isolation(backend="")
 """Of a grading that got no sandbox."""
@@ -20,7 +20,8 @@ class Verdict:
 
     ``assertions`` are the expected ones in declared order (of a task that declares none: the report's own); ``passed`` and
     ``expected`` count them (``events.counted``). ``binary`` is set only where there are none: the task declares none,
-    its tests have no report, and the grader wrote 0 or 1. ``output`` is the end of what the tests said.
+    its tests have no report, and the grader wrote 0 or 1. ``output`` is the end of what the tests said. ``channel`` says
+    which report decided, ``warnings`` what is not promised.
     """
 
     outcome: Outcome
@@ -33,6 +34,11 @@ class Verdict:
     phases: tuple[tuple[str, float], ...] = ()
     detail: str = ""
     output: str = ""
+    mode: GradingMode = ""
+    channel: Channel = ""
+    tool_layer_digest: str = ""
+    stand_ins: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def passed(self) -> int:

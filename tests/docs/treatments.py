@@ -29,6 +29,9 @@ TREATMENTS = (
     Treatment(r"t1 log tail -f ", "parse", "follows; tests/cli/test_log_tools.py runs it"),
     Treatment(r"t1 sandbox\b", "parse", "needs root; tests/cli/test_sandbox_reap.py runs it"),
     Treatment(r"t1 (log|runs|config|doctor|task|replay)\b", "run"),
+    Treatment(r"t1 grade .*--all", "slow", "grades every trial of the recorded run again"),
+    Treatment(r"t1 grade RUN ", "parse", "needs a trial; tests/cli/test_grade.py grades some"),
+    Treatment(r"t1 grade\b", "run"),
     Treatment(r"t1 run\b", "parse", "a run of its own; tests/loop and the slow tier run some"),
     Treatment(r"t1 warmstart\b", "parse", "minutes of CPU; tests/train makes a tiny warm start"),
     Treatment(r"t1 (--help|COMMAND --help)", "parse", "every command's help has a test of its own"),
@@ -41,6 +44,7 @@ TREATMENTS = (
         r"python -m t1actors\.runtime\.process RUN(_DIR)? NAME ", "outside", "needs a run; tests/runtime starts it so"
     ),
     Treatment(r"python3 -I -S /tests/", "outside", "what a grader runs inside its sandbox"),
+    Treatment(r"python -(m (pytest|venv)|I)$", "outside", "what tests ask for inside their sandbox"),
     Treatment(r"pip install |python3 -m venv |apt-get ", "outside", "installs something"),
 )
 """The first line that matches decides."""

@@ -15,7 +15,7 @@ from t1actors.tasks.task import Task
 from t1actors.tasks.write import write_task
 from t1actors.verify.reward import reward
 from t1actors.verify.verdict import Verdict
-from tests.verify.trials import Bench, on_a_bench, pipelined
+from tests.verify.trials import Bench, OnABench, pipelined
 
 
 def on_disk(generated: GeneratedTask, directory: Path) -> Task:
@@ -36,7 +36,7 @@ def tasks_of_all_families() -> list[GeneratedTask]:
     return chosen
 
 
-def test_the_reference_passes_everything_and_doing_nothing_passes_nothing(tmp_path: Path):
+def test_the_reference_passes_everything_and_doing_nothing_passes_nothing(tmp_path: Path, on_a_bench: OnABench):
     generated = [make_task(seed, level) for level in LEVELS for seed in range(3)] + tasks_of_all_families()
     tasks = {task.name: (on_disk(task, tmp_path), task.solution) for task in generated}
 
@@ -54,7 +54,7 @@ def test_the_reference_passes_everything_and_doing_nothing_passes_nothing(tmp_pa
     assert [reward(verdict, 20.0) for verdict in verdicts[: len(tasks)]] == [count / 20 for count in expected]
 
 
-def test_every_plausible_mistake_misses_something(tmp_path: Path):
+def test_every_plausible_mistake_misses_something(tmp_path: Path, on_a_bench: OnABench):
     """Round i does every sub-goal in its i-th wrong way."""
     trials: list[tuple[GeneratedTask, Task, list[str]]] = []
     for generated in tasks_of_all_families():
@@ -120,7 +120,9 @@ CHEATS = {
 
 
 @pytest.mark.parametrize("cheat", sorted(CHEATS))
-def test_cheating_earns_nothing_and_honest_work_beside_it_still_counts(tmp_path: Path, cheat: str):
+def test_cheating_earns_nothing_and_honest_work_beside_it_still_counts(
+    tmp_path: Path, cheat: str, on_a_bench: OnABench
+):
     generated = make_task(11, 1)
     task = on_disk(generated, tmp_path)
     destroys = cheat.startswith("everything")
@@ -137,7 +139,7 @@ def test_cheating_earns_nothing_and_honest_work_beside_it_still_counts(tmp_path:
     assert alone.tests_digest == beside.tests_digest
 
 
-def test_files_an_assertion_names_can_be_anything_without_hurting_the_grader(tmp_path: Path):
+def test_files_an_assertion_names_can_be_anything_without_hurting_the_grader(tmp_path: Path, on_a_bench: OnABench):
     """Each path that the tests look at becomes a pipe, a link to the tests, a huge file, a directory."""
     generated = make_task(11, 3)
     task = on_disk(generated, tmp_path)
@@ -155,7 +157,7 @@ def test_files_an_assertion_names_can_be_anything_without_hurting_the_grader(tmp
     assert all(verdict.passed < verdict.expected for verdict in verdicts)
 
 
-def test_grading_can_be_repeated_and_gives_the_same_verdict(tmp_path: Path):
+def test_grading_can_be_repeated_and_gives_the_same_verdict(tmp_path: Path, on_a_bench: OnABench):
     generated = make_task(4, 2)
     task = on_disk(generated, tmp_path)
 
@@ -183,7 +185,9 @@ def test_grading_can_be_repeated_and_gives_the_same_verdict(tmp_path: Path):
         ("mkfifo /logs/verifier/ctrf.json; exit 3\n", "no_report", "exit status 3"),
     ],
 )  # fmt: skip
-def test_a_broken_verifier_is_named_and_measures_nothing(tmp_path: Path, test_sh: str, outcome: str, says: str):
+def test_a_broken_verifier_is_named_and_measures_nothing(
+    tmp_path: Path, test_sh: str, outcome: str, says: str, on_a_bench: OnABench
+):
     task = on_disk(make_task(2, 1), tmp_path)
     (task.tests_dir / "test.sh").write_text(test_sh)
     toml = task.path / "task.toml"
@@ -194,7 +198,7 @@ def test_a_broken_verifier_is_named_and_measures_nothing(tmp_path: Path, test_sh
     assert says in verdict.detail
 
 
-def test_a_damaged_archive_is_the_infrastructures_fault(tmp_path: Path):
+def test_a_damaged_archive_is_the_infrastructures_fault(tmp_path: Path, on_a_bench: OnABench):
     task = on_disk(make_task(2, 1), tmp_path)
     verdict = on_a_bench(lambda bench: bench.grade(task, b"not an archive", "damaged"))
     assert verdict.outcome == "infra"

@@ -18,7 +18,9 @@ from t1actors.tasks.reader import read_task
 from t1actors.tasks.task import Task
 from t1actors.tasks.write import write_task
 from t1actors.verify import tools
-from t1actors.verify.grade import REPORT, REWARD, grade
+from t1actors.verify.evidence import CTRF as REPORT
+from t1actors.verify.evidence import REWARD
+from t1actors.verify.grade import grade
 from t1actors.verify.reward import reward
 from t1actors.verify.verdict import Verdict, VerifyError
 
@@ -142,7 +144,7 @@ def test_a_complete_report_is_graded_whatever_the_exit_status_was(builtin: Task)
 def test_exit_status_0_without_a_report_is_a_crash_not_a_pass(builtin: Task):
     verdict = graded(builtin, ScriptedBackend({REWARD: b"1"}, exit_code=0))
     assert (verdict.outcome, reward(verdict, 20.0)) == ("verifier_crash", None)
-    assert "exit status 0 and no /logs/verifier/ctrf.json: said this" in verdict.detail
+    assert "exit status 0 and no report (no /logs/verifier/ctrf.json): said this" in verdict.detail
 
 
 @pytest.mark.parametrize(("exit_code", "outcome"), [(1, "no_report"), (127, "no_report"), (137, "verifier_crash")])

@@ -4,64 +4,97 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import anyio
 
 from t1actors.sandbox.backend import NamespaceBackend
-from t1actors.sandbox.interface import Limits, RunRequest, SandboxSpec
+from t1actors.sandbox.interface import Limits, RunRequest, SandboxBackend, SandboxSpec
 from t1actors.tasks.layers import environment_layers
 from t1actors.tasks.task import Task
-from t1actors.verify.grade import grade
 from t1actors.verify.verdict import Verdict
+from t1actors.verify.verifier import Verifier
 
 LIMITS = Limits(memory_mb=128, disk_mb=24, processes=32, command_s=20.0)
 T = TypeVar("T")
+
+
+class Backend(SandboxBackend, Protocol):
+    """A backend that a test can start."""
+
+    def running(self) -> AbstractAsyncContextManager[object]: ...
+
+
+BACKENDS: dict[str, Callable[[Path, str], Backend]] = {
+    "namespaces": lambda root, name: NamespaceBackend(root, name=name),
+}
+"""What every grading test runs on; (directory, name) -> backend."""
 
 
 @dataclass(frozen=True)
 class Bench:
     """Two backends, as in a run: the pool's and the verifier's."""
 
-    agents: NamespaceBackend
-    graders: NamespaceBackend
+    agents: SandboxBackend
+    graders: SandboxBackend
+    verifier: Verifier
+    verifier_of_agents: Verifier
+    """Grades in the agents' own sandboxes."""
 
     async def work(self, task: Task, commands: Sequence[str], key: str) -> bytes:
         """The sealed archive after ``commands``."""
+        await self.begin(task, commands, key)
+        layer = await self.agents.seal(key)
+        await self.agents.kill(key)
+        return layer
+
+    async def begin(self, task: Task, commands: Sequence[str], key: str) -> None:
+        """A sandbox in which ``commands`` were run, and which lives on."""
         spec = SandboxSpec(key=key, workdir=task.workdir, limits=LIMITS, layers=environment_layers(task))
         await self.agents.create(spec)
         for turn, command in enumerate(commands):
             await self.agents.run(key, RunRequest(key=f"{key}/{turn}", command=command, limit_s=20.0))
-        layer = await self.agents.seal(key, paths=task.graded_paths)
-        await self.agents.kill(key)
-        return layer
 
-    async def grade(self, task: Task, layer: bytes, key: str, deadline_s: float = 60.0) -> Verdict:
-        return await grade(task, layer, self.graders, key=key, deadline_s=deadline_s, lease_s=60.0, limits=LIMITS)
+    async def grade(self, task: Task, layer: bytes, key: str) -> Verdict:
+        return await self.verifier.grade(task, layer, key=key)
+
+    async def grade_live(self, task: Task, commands: Sequence[str], key: str) -> Verdict:
+        """In the agent's own sandbox, which is gone afterwards."""
+        await self.begin(task, commands, key)
+        try:
+            return await self.verifier_of_agents.grade_live(task, key, key=f"{key}/tests")
+        finally:
+            await self.agents.kill(key)
 
     async def trial(self, task: Task, commands: Sequence[str], key: str) -> Verdict:
         return await self.grade(task, await self.work(task, commands, f"{key}/create"), f"{key}/grade")
 
 
-def on_a_bench(test: Callable[[Bench], Awaitable[T]]) -> T:
-    """Runs ``test`` under trio; afterwards no sandbox may be left."""
+class OnABench(Protocol):
+    def __call__(self, test: Callable[[Bench], Awaitable[T]], *, loop: str = "trio") -> T: ...
+
+
+def on_a_bench(
+    make: Callable[[Path, str], Backend], test: Callable[[Bench], Awaitable[T]], *, tools: Path, loop: str = "trio"
+) -> T:
+    """Runs ``test``; afterwards no sandbox may be left. ``tools``: where built tool layers are kept."""
 
     async def run() -> T:
         # Sockets have short names: not below pytest's own long paths.
         with tempfile.TemporaryDirectory(prefix="t1-verify-") as root:
-            agents = NamespaceBackend(Path(root, "agents"), name="agents")
-            graders = NamespaceBackend(Path(root, "graders"), name="graders")
-            async with AsyncExitStack() as stack:
-                await stack.enter_async_context(agents.running())
-                await stack.enter_async_context(graders.running())
-                result = await test(Bench(agents, graders))
+            agents, graders = make(Path(root, "agents"), "agents"), make(Path(root, "graders"), "graders")
+            verifiers = [
+                Verifier(backend, limits=LIMITS, deadline_s=60.0, cache=tools) for backend in (graders, agents)
+            ]
+            async with agents.running(), graders.running():
+                result = await test(Bench(agents, graders, *verifiers))
                 assert (await agents.list(), await graders.list()) == ([], [])
                 return result
 
-    return anyio.run(run, backend="trio")
+    return anyio.run(run, backend=loop)
 
 
 async def pipelined(jobs: Iterable[Callable[[], Awaitable[T]]], width: int = 4) -> list[T]:

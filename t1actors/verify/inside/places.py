@@ -1,0 +1,22 @@
+"""Where things lie in a grader's sandbox: said once, for the host and for the programs inside."""
+
+from __future__ import annotations
+
+TOOLS = "/opt/t1"
+"""The tool layer."""
+LIBRARY = f"{TOOLS}/lib"
+PROGRAMS = f"{TOOLS}/bin"
+TESTS = "/tests"
+NOTES = "/logs/t1"
+"""Where only the grader's user may write: the plugin's report, and what the stand-ins did."""
+CASES = f"{NOTES}/cases.jsonl"
+STAND_INS = f"{NOTES}/stand-ins.jsonl"
+SCRATCH = "/tmp/t1"
+"""Temporary directories of the tests, each of them the subject's."""
+SUBJECT_HOME = f"{SCRATCH}/home"
+SUBJECT = "T1_SUBJECT"
+"""Variable: the user id of the programs that tests start; absent or empty: the grader's own."""
+NESTED = "T1_NESTED"
+"""Variable: set for whatever the grader's pytest starts."""
+GRADED = "T1_GRADED"
+"""Variable: the graded paths, separated by colons."""

@@ -1,0 +1,114 @@
+"""Programs that tests start run as the subject: a user that can neither write the report nor touch the grader's
+processes.
+
+``separate(uid)`` changes this process: children get the subject's user id, whether they come from ``subprocess``,
+``os.system``, ``os.fork`` or ``pty``; temporary files and directories that tests make belong to the subject, so that
+its programs can use them. What would replace the grader's own program or start one around this (``os.exec*`` here,
+``os.posix_spawn``) is refused.
+
+It cannot help tests that import the agent's modules: those run in the grader's process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from t1actors.verify.inside.places import SCRATCH, SUBJECT_HOME
+
+ROOT_HOME = "/root"
+
+
+class SubjectRefused(RuntimeError):
+    """A way to start programs that would make them the grader's."""
+
+
+def separate(uid: int) -> None:
+    """From here on what this process starts belongs to ``uid``. Cannot be taken back."""
+    os.makedirs(SCRATCH, mode=0o755, exist_ok=True)
+    os.makedirs(SUBJECT_HOME, mode=0o700, exist_ok=True)
+    os.chown(SUBJECT_HOME, uid, uid)
+    os.register_at_fork(after_in_child=lambda: _become(uid))
+    _start_as(uid)
+    _give_temporary_files_to(uid)
+    os.system = lambda command: _wait_status(subprocess.call(command, shell=True))
+    grader = os.getpid()
+
+    def watch(event: str, _arguments: tuple[Any, ...]) -> None:
+        if event == "os.posix_spawn" or (event == "os.exec" and os.getpid() == grader):
+            raise SubjectRefused(f"{event}: tests start programs with subprocess, so that they run as the subject")
+
+    sys.addaudithook(watch)
+
+
+def _become(uid: int) -> None:
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def _start_as(uid: int) -> None:
+    start = subprocess.Popen.__init__
+
+    @wraps(start)
+    def __init__(self: Any, args: Any, *rest: Any, **options: Any) -> None:
+        names = subprocess.Popen.__init__.__wrapped__.__code__.co_varnames[2:]  # type: ignore[attr-defined]
+        options.update(zip(names, rest, strict=False))
+        if options.get("preexec_fn") is None:  # else this process is forked as by os.fork, and the child changes itself
+            options["user"], options["group"], options["extra_groups"] = uid, uid, []
+        else:
+            for name in ("user", "group", "extra_groups"):
+                options.pop(name, None)
+        options["env"] = _environment(options.get("env"))
+        start(self, args, **options)
+
+    subprocess.Popen.__init__ = __init__  # type: ignore[method-assign]
+
+
+def _environment(given: Any) -> dict[Any, Any]:
+    env = dict(os.environ if given is None else given)
+    if env.get("HOME") == ROOT_HOME:
+        env["HOME"] = SUBJECT_HOME
+    # The agent's repositories belong to root, and git trusts only its own user's.
+    env.setdefault("GIT_CONFIG_COUNT", "1")
+    env.setdefault("GIT_CONFIG_KEY_0", "safe.directory")
+    env.setdefault("GIT_CONFIG_VALUE_0", "*")
+    return env
+
+
+def _give_temporary_files_to(uid: int) -> None:
+    def given(make: Callable[..., Any], path_of: Callable[[Any], Any]) -> Callable[..., Any]:
+        @wraps(make)
+        def made(*arguments: Any, **options: Any) -> Any:
+            result = make(*arguments, **options)
+            os.chown(path_of(result), uid, uid)
+            return result
+
+        return made
+
+    tempfile.mkdtemp = given(tempfile.mkdtemp, lambda path: path)
+    tempfile.mkstemp = given(tempfile.mkstemp, lambda made: made[0])
+    inner = "_mkstemp_inner"  # what NamedTemporaryFile uses
+    setattr(tempfile, inner, given(getattr(tempfile, inner), lambda made: made[0]))
+    pytest.TempPathFactory.mktemp = given(pytest.TempPathFactory.mktemp, lambda path: path)  # type: ignore[method-assign]
+    base = pytest.TempPathFactory.getbasetemp
+
+    @wraps(base)
+    def getbasetemp(self: pytest.TempPathFactory) -> Any:
+        path = base(self)
+        os.chmod(path, 0o755)
+        return path
+
+    pytest.TempPathFactory.getbasetemp = getbasetemp  # type: ignore[method-assign]
+
+
+def _wait_status(code: int) -> int:
+    """What ``os.system`` returns for a program that ended with ``code`` (negative: by a signal)."""
+    return -code if code < 0 else code << 8
