@@ -113,9 +113,10 @@ class Retention:
         nothing of what is noted, which is the log's to say. First all is flushed that the log rests on: no lost machine takes
         the run back to where it would need what is deleted here."""
         written = list(self.written)
-        old, latest = written[:-KEPT_LATEST], written[-KEPT_LATEST:]
+        first = max(0, len(written) - KEPT_LATEST)
+        old, latest = written[:first], written[first:]
         stays = self.stays.union(*(_blobs_of(one.payloads()) for one in latest))
-        for one, following in zip(old, written[1:], strict=False):
+        for one, following in zip(old, [*written[1:], None], strict=False):
             stays |= _blobs_of(_for_ever(one, following))
         named = [payload.digest for one in old for payload in one.payloads() if payload.inline is None]
         gone = [digest for digest in dict.fromkeys(named) if digest not in stays and blobs.has(digest)]
@@ -125,11 +126,12 @@ class Retention:
             blobs.delete(digest)
 
 
-def _for_ever(one: Written, following: Written) -> list[Payload]:
+def _for_ever(one: Written, following: Written | None) -> list[Payload]:
     """What stays of a step for the sake of replays."""
     if one.snapshot:
         return one.payloads()
-    return [one.weights] if following.snapshot and one.weights is not None else []
+    before = following is not None and following.snapshot
+    return [one.weights] if before and one.weights is not None else []
 
 
 def _blobs_of(payloads: Iterable[Payload]) -> set[str]:
