@@ -66,9 +66,7 @@ _FORK_SERVER = "t1actors.sandbox.shim.forkserver"
 class NamespaceBackend:
     """See the module. Use inside ``async with backend.running():``."""
 
-    def __init__(
-        self, root: Path, *, name: str, use_cgroups: bool = True, images: BaseImages | None = None
-    ) -> None:
+    def __init__(self, root: Path, *, name: str, use_cgroups: bool = True, images: BaseImages | None = None) -> None:
         """
         Args:
             root: the directory of this backend's sandboxes; made if missing. Every backend needs one of its own.
@@ -170,8 +168,8 @@ class NamespaceBackend:
 
     async def commit(self, sandbox: str, file: Path, *, max_bytes: int) -> None:
         """Kill every process inside, then write what was written as an image layer (``sandbox.layer_tar``) into the new
-        ``file``. Raises ``SandboxRefused`` where its files claim more than ``max_bytes``, ``ArchiveError``."""
-        await self._ask(sandbox, Commit(str(file.absolute()), max_bytes))
+        ``file`` (a full path). Raises ``SandboxRefused`` where its files claim more than ``max_bytes``, ``ArchiveError``."""
+        await self._ask(sandbox, Commit(str(file), max_bytes))
 
     async def kill(self, sandbox: str) -> None:
         name = self._name_of(sandbox)

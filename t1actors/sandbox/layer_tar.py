@@ -65,7 +65,9 @@ class LayerWriter:
     """Writes one layer. ``max_bytes`` bounds the sum of what its files claim. Close it to end the tar."""
 
     def __init__(self, file: IO[bytes], *, max_bytes: int) -> None:
-        self._tar = tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8", errors="surrogateescape")
+        self._tar = tarfile.open(  # noqa: SIM115  # closed by ``close``
+            fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8", errors="surrogateescape"
+        )
         self._max_bytes = max_bytes
         self._left_bytes = max_bytes
         self._links: dict[tuple[int, int], str] = {}
@@ -100,8 +102,12 @@ class LayerWriter:
         info.size = status.st_size
         self._left_bytes -= info.size
         if self._left_bytes < 0:
-            raise SandboxRefused(f"/{info.name}: with this file of {info.size:,} bytes the layer exceeds {self._max_bytes:,}")
-        fd = os.open(entry.names[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=entry.parent_fd)
+            raise SandboxRefused(
+                f"/{info.name}: with this file of {info.size:,} bytes the layer exceeds {self._max_bytes:,}"
+            )
+        fd = os.open(
+            entry.names[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=entry.parent_fd
+        )
         with open(fd, "rb") as file:
             self._tar.addfile(info, file)
 
@@ -146,7 +152,9 @@ def _commit_entry(writer: LayerWriter, entry: Entry, first_uid: int) -> None:
         writer.mark("/".join([*parents, f"{WHITEOUT_PREFIX}{last}"]))
         return
     if last.startswith(WHITEOUT_PREFIX):
-        raise ArchiveError(f"/{'/'.join([*parents, last])}: no image can hold a name that begins with {WHITEOUT_PREFIX}")
+        raise ArchiveError(
+            f"/{'/'.join([*parents, last])}: no image can hold a name that begins with {WHITEOUT_PREFIX}"
+        )
     uid, gid = status.st_uid - first_uid, status.st_gid - first_uid
     name = "/".join([*parents, last])
     if not (0 <= uid < _IDS and 0 <= gid < _IDS):

@@ -198,7 +198,8 @@ def make_root(
             _make_image_skeleton()
             lowers = f"layers/names:{lowers}"
         set_file_system_ids(0, 0)
-        if base.layers:
+        on_image = bool(base.layers) or not base.host
+        if on_image:
             _mount_overlay(lowers)
             if not base.host:
                 require_shell("merged")
@@ -212,7 +213,7 @@ def make_root(
                 _make_directory("disk/upper", layer.at)
             elif layer.archive:
                 _lay_out(layer.archive, _make_directory("disk/upper", layer.at), overlay=True)
-        if not base.layers:
+        if not on_image:
             _make_directory("disk/upper", workdir)
     except OSError as error:
         if error.errno == errno.ENOSPC:
