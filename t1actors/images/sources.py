@@ -92,9 +92,7 @@ def import_source(store: ImageStore, source: Path, *, tag: str = "", progress: P
             return import_oci(store, _Folder(source), tag=tag, progress=note)
         return import_rootfs(store, source, progress=note)
     if not source.is_file():
-        raise ImageRefused(
-            f"{source}: not there; give a root file system, a docker save tar or an OCI layout"
-        )
+        raise ImageRefused(f"{source}: not there; give a root file system, a docker save tar or an OCI layout")
     with _open_tar(source) as files:
         if files.has("manifest.json"):
             return import_docker_save(store, files, tag=tag, progress=note)

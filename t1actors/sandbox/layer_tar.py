@@ -9,6 +9,7 @@ Left out: extended attributes, devices, sockets.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import tarfile
@@ -111,15 +112,17 @@ class LayerWriter:
         with open(fd, "rb") as file:
             self._tar.addfile(info, file)
 
-    def directory(self, name: str, *, mode: int = 0o755, mtime_s: int) -> None:
-        """A directory of root's that need not be anywhere yet."""
+    def directory(self, name: str, *, uid: int = 0, gid: int = 0, mode: int = 0o755, mtime_s: int) -> None:
+        """A directory that need not be anywhere yet."""
         info = tarfile.TarInfo(name)
-        info.type, info.mode, info.mtime = tarfile.DIRTYPE, mode, mtime_s
+        info.type, info.uid, info.gid, info.mode, info.mtime = tarfile.DIRTYPE, uid, gid, mode, mtime_s
         self._tar.addfile(info)
 
-    def mark(self, name: str) -> None:
-        """An empty file: a whiteout's, say."""
-        self._tar.addfile(tarfile.TarInfo(name))
+    def file(self, name: str, data: bytes = b"", *, mode: int = 0o644, mtime_s: int = 0) -> None:
+        """A file of root's, or an empty one that marks a whiteout."""
+        info = tarfile.TarInfo(name)
+        info.size, info.mode, info.mtime = len(data), mode, mtime_s
+        self._tar.addfile(info, io.BytesIO(data))
 
     def close(self) -> None:
         """End the tar; the file stays open."""
@@ -149,7 +152,7 @@ def _commit_entry(writer: LayerWriter, entry: Entry, first_uid: int) -> None:
     status = entry.status
     *parents, last = map(os.fsdecode, entry.names)
     if stat.S_ISCHR(status.st_mode) and status.st_rdev == 0:
-        writer.mark("/".join([*parents, f"{WHITEOUT_PREFIX}{last}"]))
+        writer.file("/".join([*parents, f"{WHITEOUT_PREFIX}{last}"]))
         return
     if last.startswith(WHITEOUT_PREFIX):
         raise ArchiveError(
@@ -162,7 +165,7 @@ def _commit_entry(writer: LayerWriter, entry: Entry, first_uid: int) -> None:
     mtime_s = max(0, int(status.st_mtime))
     writer.add(entry, name, uid=uid, gid=gid, mode=stat.S_IMODE(status.st_mode), mtime_s=mtime_s)
     if stat.S_ISDIR(status.st_mode) and _is_opaque(entry):
-        writer.mark(f"{name}/{OPAQUE_MARK}")
+        writer.file(f"{name}/{OPAQUE_MARK}")
 
 
 def _is_opaque(entry: Entry) -> bool:
