@@ -1,0 +1,420 @@
+"""Builds a task's Dockerfile into an image of the store, without a daemon.
+
+Guarantees: every RUN is one layer, made in a namespaces sandbox of its own on what the instructions before it gave (no
+network; the task's memory, disk and time), and kept under a key of that state, its command and its variables, so that it
+runs once; a COPY's layer is its own key. The same Dockerfile, files and layers give the same digest. A build that fails
+leaves no image. ``BuildFailed`` is the task's own doing; a host that makes no sandboxes raises ``SandboxUnavailable``.
+
+Left to others: what the file says (``tasks.dockerfile``), where files go (``images.copy``), keeping things (``images.store``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+import shlex
+import uuid
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+
+from t1actors.images.copy import CopyWriter, Origin
+from t1actors.images.errors import BuildFailed, ImageError, ImageMissing, ImageRefused
+from t1actors.images.ignore import Ignored
+from t1actors.images.image import Config, Image, RootFs, this_architecture
+from t1actors.images.sources import Progress
+from t1actors.images.store import ImageStore
+from t1actors.images.tree import Tree
+from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.errors import ArchiveError, SandboxDied, SandboxRefused
+from t1actors.sandbox.interface import BaseImage, Limits, RunRequest, RunResult, SandboxSpec
+from t1actors.sandbox.layer_tar import LayerWriter
+from t1actors.tasks.dockerfile import copy_words, run_words
+from t1actors.tasks.dockerwords import expand
+from t1actors.tasks.recipe import Instruction, Recipe, Stage, arguments, pairs
+from t1actors.tasks.task import Task, TaskError
+
+T = TypeVar("T")
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PROCESSES = 1024
+_OUTPUT_BYTES = 4 << 20
+_SHOWN_CHARS = 2000
+_LEASE_S = 60.0
+_KILL_S = 30.0
+_SCRATCH = "scratch"
+_NO_NETWORK = re.compile(
+    r"could not resolve|couldn't resolve|temporary failure|name or service not known|network is unreachable|"
+    r"unable to resolve|failed to resolve|bad address|no route to host|getaddrinfo|failed to establish a new connection",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class BuildLimits:
+    """What all RUN instructions together may take in time, and each of them in memory and disk."""
+
+    deadline_s: float = 600.0
+    memory_mb: int = 2048
+    disk_mb: int = 4096
+
+
+@dataclass(frozen=True)
+class Built:
+    """``ran`` of the ``steps`` were not kept from before."""
+
+    digest: str
+    image: Image
+    steps: int
+    ran: int
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a stage is after an instruction. ``layers`` from the lowest up."""
+
+    layers: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    workdir: str = "/"
+    cmd: tuple[str, ...] = ()
+    stands_in_for: str = ""
+
+
+def limits_of(task: Task) -> BuildLimits:
+    """What the task allows its build, and the defaults where it says nothing."""
+    usual = BuildLimits()
+    return BuildLimits(task.build_timeout_s, task.memory_mb or usual.memory_mb, task.storage_mb or usual.disk_mb)
+
+
+async def build_task(store: ImageStore, task: Task, *, host_base: bool, progress: Progress | None = None) -> Built:
+    """The image of the task's environment. ``host_base``: the host's own /usr stands in for every image that it is built from.
+
+    Raises:
+        BuildFailed: the task's own fault.
+        ImageMissing: it is built from an image that is not in the store.
+        SandboxUnavailable: no sandbox can be made here.
+    """
+    recipe = task.environment.recipe
+    if recipe is None:
+        raise TaskError(f"task {task.name}: nothing says how its environment is built")
+    directory = task.path / "environment"
+    return await build(store, recipe, directory, limits=limits_of(task), host_base=host_base, progress=progress)
+
+
+async def build(
+    store: ImageStore,
+    recipe: Recipe,
+    directory: Path,
+    *,
+    limits: BuildLimits,
+    host_base: bool,
+    progress: Progress | None = None,
+) -> Built:
+    """As ``build_task``, of any recipe; ``directory`` is where its COPYs find files."""
+    with store.adding() as place:
+        async with AsyncExitStack() as stack:
+            build = _Build(store, recipe, directory, place, limits, host_base, progress or _quiet, stack)
+            state = await build.stage(len(recipe.stages) - 1)
+        config = Config(
+            Env=tuple(f"{name}={value}" for name, value in state.env.items()),
+            WorkingDir=state.workdir,
+            Cmd=state.cmd or None,
+        )
+        image = Image(
+            architecture=this_architecture(),
+            config=config,
+            rootfs=RootFs(diff_ids=state.layers),
+            t1_stands_in_for=state.stands_in_for,
+        )
+        digest = await anyio.to_thread.run_sync(partial(store.add_image, image, where=recipe.file))
+    return Built(digest, image, build.done, build.ran)
+
+
+def _quiet(_done: int, _total: int, _what: str) -> None:
+    return
+
+
+class _Build:
+    """One build: ``stage`` makes a stage and those it needs, each once."""
+
+    def __init__(
+        self,
+        store: ImageStore,
+        recipe: Recipe,
+        directory: Path,
+        place: Path,
+        limits: BuildLimits,
+        host_base: bool,
+        progress: Progress,
+        stack: AsyncExitStack,
+    ) -> None:
+        self._store = store
+        self._recipe = recipe
+        self._directory = directory
+        self._place = place
+        self._limits = limits
+        self._host_base = host_base
+        self._progress = progress
+        self._stack = stack
+        self._deadline_s = anyio.current_time() + limits.deadline_s
+        self._backend: NamespaceBackend | None = None
+        self._bases = _StageAsBase()
+        self._made: dict[int, _State] = {}
+        self._total = sum(len(stage.instructions) for stage in recipe.stages)
+        self.done = 0
+        self.ran = 0
+        platform = f"linux/{this_architecture()}"
+        self._outer = {"TARGETPLATFORM": platform, "BUILDPLATFORM": platform, "TARGETOS": "linux", "BUILDOS": "linux"}
+        self._outer |= {"TARGETARCH": this_architecture(), "BUILDARCH": this_architecture()}
+        for argument in recipe.arguments:
+            declared = self._checked(argument, lambda a=argument: arguments(a.text, self._outer, {}))
+            self._outer.update((name, value) for name, value in declared if value is not None)
+
+    async def stage(self, number: int) -> _State:
+        """What the stage is at its end."""
+        if number not in self._made:
+            stage = self._recipe.stages[number]
+            state, values = await self._base(number, stage), {}
+            for instruction in stage.instructions:
+                self._progress(self.done, self._total, str(instruction).splitlines()[0])
+                state = await self._do(state, instruction, values)
+                self.done += 1
+            self._made[number] = state
+        return self._made[number]
+
+    # --- FROM ---------------------------------------------------------------------------------------------------------
+
+    async def _base(self, number: int, stage: Stage) -> _State:
+        name = expand(stage.base, self._outer)
+        if not name:
+            raise BuildFailed(f"{self._recipe.file}, line {stage.line}: FROM {stage.base} names no image")
+        earlier = self._earlier(name, number)
+        if earlier is not None:
+            return await self.stage(earlier)
+        state = self._image(name, f"{self._recipe.file}, line {stage.line}: FROM {name}")
+        return replace(state, env={"PATH": PATH, **state.env})
+
+    def _earlier(self, name: str, before: int) -> int | None:
+        for number in reversed(range(before)):
+            if self._recipe.stages[number].name == name.lower():
+                return number
+        return None
+
+    def _image(self, name: str, place: str) -> _State:
+        if name == _SCRATCH:
+            return _State()
+        if self._host_base:
+            return _State(stands_in_for=name)
+        digest = self._store.resolve(name)
+        if digest is None:
+            raise ImageMissing(
+                f"{place}: this image is not in {self._store.root}; `t1 image import {name} SOURCE` imports it from a docker save "
+                f"tar, an OCI layout, a root file system's directory, or docker://{name} where its registry is reachable"
+            )
+        image = self._store.image(digest)
+        return _State(image.layers, dict(image.env), image.workdir, image.config.Cmd or (), image.t1_stands_in_for)
+
+    # --- instructions -------------------------------------------------------------------------------------------------
+
+    async def _do(self, state: _State, instruction: Instruction, values: dict[str, str]) -> _State:
+        known = {**values, **state.env}
+        checked = partial(self._checked, instruction)
+        match instruction.word:
+            case "ARG":
+                declared = checked(lambda: arguments(instruction.text, known, self._outer))
+                values.update((name, value) for name, value in declared if value is not None)
+                return state
+            case "ENV":
+                return replace(state, env={**state.env, **dict(checked(lambda: pairs(instruction.text, known)))})
+            case "CMD":
+                return replace(state, cmd=tuple(checked(lambda: run_words(instruction))))
+            case "WORKDIR":
+                path = posixpath.join(state.workdir, checked(lambda: expand(instruction.text, known)))
+                state = replace(state, workdir=posixpath.normpath(path))
+                return await self._layered(state, instruction, lambda writer: writer.directory(state.workdir))
+            case "COPY":
+                return await self._copy(state, instruction, known)
+            case "RUN":
+                return await self._run(state, instruction, known)
+
+    def _place_of(self, instruction: Instruction) -> str:
+        return f"{self._recipe.file}, line {instruction.line}: {str(instruction).splitlines()[0]}"
+
+    def _checked(self, instruction: Instruction, read: Callable[[], T]) -> T:
+        try:
+            return read()
+        except ValueError as error:
+            raise BuildFailed(f"{self._place_of(instruction)}: {error}", step=str(instruction)) from error
+
+    def _tree(self, state: _State) -> Tree:
+        paths = [self._store.layer_path(layer) for layer in reversed(state.layers)]
+        return Tree(paths, on_host=bool(state.stands_in_for))
+
+    async def _copy(self, state: _State, instruction: Instruction, known: dict[str, str]) -> _State:
+        flags = dict(instruction.flags)
+        words = self._checked(instruction, lambda: [expand(word, known) for word in copy_words(instruction)])
+        *sources, target = words
+        origin = await self._origin(instruction, expand(flags.get("from", ""), known))
+        mode = int(flags["chmod"], 8) if "chmod" in flags else None
+        into = target.endswith("/") or target in (".", "..") or len(sources) > 1
+        documents = {f"<<{document.name}": document for document in instruction.heredocs}
+        at = posixpath.join(state.workdir, target)
+
+        def write(writer: CopyWriter) -> bool:
+            for source in sources:
+                document = documents.get(re.sub("""[-"']""", "", source))
+                if document is not None:
+                    text = document.text if document.literal else _expand_document(document.text, known)
+                    writer.document(text.encode(), at, document.name, into=into, mode=mode)
+                elif not writer.copy(origin, source, at, into=into, mode=mode):
+                    raise BuildFailed(f"{source}: nothing of that name is in {origin.name}")
+            return True
+
+        return await self._layered(state, instruction, write)
+
+    async def _origin(self, instruction: Instruction, name: str) -> Origin:
+        if not name:
+            ignored = Ignored.of(self._directory)
+            return Origin(Tree([self._directory], on_host=False), str(self._directory), ignored.hides)
+        stages = self._recipe.stages
+        current = max(number for number, stage in enumerate(stages) if stage.line < instruction.line)
+        earlier = int(name) if name.isdigit() and int(name) < current else self._earlier(name, current)
+        state = self._image(name, self._place_of(instruction)) if earlier is None else await self.stage(earlier)
+        return Origin(self._tree(state), name, keeps_owners=True)
+
+    async def _layered(
+        self, state: _State, instruction: Instruction, write: Callable[[CopyWriter], bool]
+    ) -> _State:
+        """The state with a layer more, if ``write`` writes one."""
+        file = self._place / f"{uuid.uuid4().hex}.tar"
+
+        def work() -> str | None:
+            with file.open("xb") as out:
+                writer = LayerWriter(out, max_bytes=self._store.max_layer_bytes)
+                written = write(CopyWriter(self._tree(state), writer))
+                writer.close()
+            return self._keep(file, instruction) if written else None
+
+        try:
+            layer = await anyio.to_thread.run_sync(work)
+        except (ImageError, SandboxRefused) as error:
+            raise BuildFailed(f"{self._place_of(instruction)}: {error}", step=str(instruction)) from error
+        return replace(state, layers=(*state.layers, layer)) if layer is not None else state
+
+    def _keep(self, file: Path, instruction: Instruction) -> str:
+        with file.open("rb") as stream:
+            digest = f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+            if not self._store.has_layer(digest):
+                stream.seek(0)
+                self._store.add_layer(stream, where=self._place_of(instruction), expect=digest)
+        file.unlink()
+        return digest
+
+    # --- RUN ----------------------------------------------------------------------------------------------------------
+
+    async def _run(self, state: _State, instruction: Instruction, known: dict[str, str]) -> _State:
+        argv = self._checked(instruction, lambda: run_words(instruction))
+        key = _step_key(state, argv, known)
+        layer = self._store.step(key)
+        if layer is None:
+            layer = await self._run_anew(state, instruction, argv, known)
+            await anyio.to_thread.run_sync(self._store.set_step, key, layer)
+            self.ran += 1
+        return replace(state, layers=(*state.layers, layer))
+
+    async def _run_anew(
+        self, state: _State, instruction: Instruction, argv: list[str], known: dict[str, str]
+    ) -> str:
+        backend = await self._running_backend()
+        layers = tuple(str(self._store.layer_path(layer)) for layer in reversed(state.layers))
+        self._bases.now = BaseImage(digest="", layers=layers, on_host=bool(state.stands_in_for), holds=layers)
+        left_s = max(1.0, self._deadline_s - anyio.current_time())
+        limits = Limits(
+            # What a sandbox writes lies in memory.
+            memory_mb=self._limits.memory_mb + self._limits.disk_mb,
+            disk_mb=self._limits.disk_mb,
+            processes=_PROCESSES,
+            output_bytes=_OUTPUT_BYTES,
+            command_s=left_s,
+        )
+        key = f"step-{uuid.uuid4().hex}"
+        spec = SandboxSpec(
+            key=key, workdir=state.workdir, env=tuple(known.items()), limits=limits, lease_s=_LEASE_S, base=_StageAsBase.NAME
+        )
+        file = self._place / f"{key}.tar"
+        place = self._place_of(instruction)
+        try:
+            await backend.create(spec)
+            result = await backend.run(key, RunRequest(key="run", command=shlex.join(argv), limit_s=left_s))
+            self._check_result(result, instruction)
+            await backend.commit(key, file, max_bytes=self._limits.disk_mb << 20)
+            return await anyio.to_thread.run_sync(self._keep, file, instruction)
+        except (SandboxRefused, ArchiveError, ImageRefused) as error:
+            raise BuildFailed(f"{place}: {error}", step=str(instruction)) from error
+        except SandboxDied as error:
+            if error.cause != "memory":
+                raise
+            text = f"{place}: ran out of its {self._limits.memory_mb} MB of memory; raise environment.memory_mb in task.toml"
+            raise BuildFailed(text, step=str(instruction)) from error
+        finally:
+            with anyio.move_on_after(_KILL_S, shield=True):
+                await backend.kill(key)
+
+    async def _running_backend(self) -> NamespaceBackend:
+        if self._backend is None:
+            backend = NamespaceBackend(self._place / "sandboxes", name="build", images=self._bases)
+            await self._stack.enter_async_context(backend.running())
+            self._backend = backend
+        return self._backend
+
+    def _check_result(self, result: RunResult, instruction: Instruction) -> None:
+        if result.exit_code == 0 and not result.limit_hit.replace("output", ""):
+            return
+        said = result.text[-_SHOWN_CHARS:].rstrip()
+        reasons = [f"exit status {result.exit_code}"]
+        if result.timed_out:
+            reasons = [f"not done within the {self._limits.deadline_s:g} s that environment.build_timeout_sec allows"]
+        if "memory" in result.limit_hit:
+            reasons.append(f"hit its limit of {self._limits.memory_mb} MB (environment.memory_mb)")
+        if "disk" in result.limit_hit:
+            reasons.append(f"filled its {self._limits.disk_mb} MB (environment.storage_mb)")
+        if "processes" in result.limit_hit:
+            reasons.append(f"hit its limit of {_PROCESSES} processes")
+        if _NO_NETWORK.search(result.text):
+            reasons.append(
+                "it seems to want a network, and builds have none here: import an image that has what it downloads already"
+            )
+        text = f"{self._place_of(instruction)}: {'; '.join(reasons)}"
+        raise BuildFailed(f"{text}\n{said}" if said else text, step=str(instruction), output=said)
+
+
+class _StageAsBase:
+    """The stage being built, as what a backend asks for its images."""
+
+    NAME = "stage"
+
+    def __init__(self) -> None:
+        self.now = BaseImage(digest="", layers=())
+
+    def base_image(self, digest: str) -> BaseImage:
+        if digest != self.NAME:
+            raise SandboxRefused(f"base {digest!r} is not known to a build")
+        return self.now
+
+
+def _step_key(state: _State, argv: list[str], known: dict[str, str]) -> str:
+    plain = ["t1-run-1", state.layers, bool(state.stands_in_for), state.workdir, argv, sorted(known.items())]
+    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
+
+
+def _expand_document(text: str, known: dict[str, str]) -> str:
+    """Variables in a heredoc: its quotes are its own."""
+    quoted = re.sub(r"""(["'])""", r"\\\1", text)
+    return expand(quoted, known)
