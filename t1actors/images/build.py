@@ -5,7 +5,7 @@ network; the task's memory, disk and time), and kept under a key of that state, 
 runs once; a COPY's layer is its own key. The same Dockerfile, files and layers give the same digest. A build that fails
 leaves no image. ``BuildFailed`` is the task's own doing; a host that makes no sandboxes raises ``SandboxUnavailable``.
 
-Left to others: what the file says (``tasks.dockerfile``), where files go (``images.copy``), keeping things (``images.store``).
+Left to others: what the file says (``tasks.dockerfile``), where files go (``images.copy``), RUN (``images.steps``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import hashlib
 import json
 import posixpath
 import re
-import shlex
 import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -31,11 +30,10 @@ from t1actors.images.errors import BuildFailed, ImageError, ImageMissing, ImageR
 from t1actors.images.ignore import Ignored
 from t1actors.images.image import Config, Image, RootFs, this_architecture
 from t1actors.images.sources import Progress
+from t1actors.images.steps import Base, BuildLimits, Steps
 from t1actors.images.store import ImageStore
 from t1actors.images.tree import Tree
-from t1actors.sandbox.backend import NamespaceBackend
-from t1actors.sandbox.errors import ArchiveError, SandboxDied, SandboxRefused
-from t1actors.sandbox.interface import BaseImage, Limits, RunRequest, RunResult, SandboxSpec
+from t1actors.sandbox.errors import SandboxRefused
 from t1actors.sandbox.layer_tar import LayerWriter
 from t1actors.tasks.dockerfile import copy_words, run_words
 from t1actors.tasks.dockerwords import expand
@@ -44,26 +42,7 @@ from t1actors.tasks.task import Task, TaskError
 
 T = TypeVar("T")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_PROCESSES = 1024
-_OUTPUT_BYTES = 4 << 20
-_SHOWN_CHARS = 2000
-_LEASE_S = 60.0
-_KILL_S = 30.0
 _SCRATCH = "scratch"
-_NO_NETWORK = re.compile(
-    r"could not resolve|couldn't resolve|temporary failure|name or service not known|network is unreachable|"
-    r"unable to resolve|failed to resolve|bad address|no route to host|getaddrinfo|failed to establish a new connection",
-    re.IGNORECASE,
-)
-
-
-@dataclass(frozen=True)
-class BuildLimits:
-    """What all RUN instructions together may take in time, and each of them in memory and disk."""
-
-    deadline_s: float = 600.0
-    memory_mb: int = 2048
-    disk_mb: int = 4096
 
 
 @dataclass(frozen=True)
@@ -94,7 +73,7 @@ def limits_of(task: Task) -> BuildLimits:
 
 
 async def build_task(store: ImageStore, task: Task, *, host_base: bool, progress: Progress | None = None) -> Built:
-    """The image of the task's environment. ``host_base``: the host's own /usr stands in for every image that it is built from.
+    """The image of the task's environment. ``host_base``: the host's own /usr stands in for every image it is built from.
 
     Raises:
         BuildFailed: the task's own fault.
@@ -159,13 +138,9 @@ class _Build:
         self._recipe = recipe
         self._directory = directory
         self._place = place
-        self._limits = limits
         self._host_base = host_base
         self._progress = progress
-        self._stack = stack
-        self._deadline_s = anyio.current_time() + limits.deadline_s
-        self._backend: NamespaceBackend | None = None
-        self._bases = _StageAsBase()
+        self._steps = Steps(place, limits, stack)
         self._made: dict[int, _State] = {}
         self._total = sum(len(stage.instructions) for stage in recipe.stages)
         self.done = 0
@@ -215,8 +190,8 @@ class _Build:
         digest = self._store.resolve(name)
         if digest is None:
             raise ImageMissing(
-                f"{place}: this image is not in {self._store.root}; `t1 image import {name} SOURCE` imports it from a docker save "
-                f"tar, an OCI layout, a root file system's directory, or docker://{name} where its registry is reachable"
+                f"{place}: this image is not in {self._store.root}; `t1 image import {name} SOURCE` imports it; SOURCE is a "
+                f"docker save tar, an OCI layout, a root file system's directory, or docker://{name}"
             )
         image = self._store.image(digest)
         return _State(image.layers, dict(image.env), image.workdir, image.config.Cmd or (), image.t1_stands_in_for)
@@ -289,9 +264,7 @@ class _Build:
         state = self._image(name, self._place_of(instruction)) if earlier is None else await self.stage(earlier)
         return Origin(self._tree(state), name, keeps_owners=True)
 
-    async def _layered(
-        self, state: _State, instruction: Instruction, write: Callable[[CopyWriter], bool]
-    ) -> _State:
+    async def _layered(self, state: _State, instruction: Instruction, write: Callable[[CopyWriter], bool]) -> _State:
         """The state with a layer more, if ``write`` writes one."""
         file = self._place / f"{uuid.uuid4().hex}.tar"
 
@@ -324,89 +297,17 @@ class _Build:
         key = _step_key(state, argv, known)
         layer = self._store.step(key)
         if layer is None:
-            layer = await self._run_anew(state, instruction, argv, known)
+            layers = [self._store.layer_path(layer) for layer in reversed(state.layers)]
+            stage = Base(tuple(map(str, layers)), on_host=bool(state.stands_in_for), workdir=state.workdir)
+            place = self._place_of(instruction)
+            file = await self._steps.run(argv, stage, known, place=place, step=str(instruction))
+            try:
+                layer = await anyio.to_thread.run_sync(self._keep, file, instruction)
+            except ImageRefused as error:
+                raise BuildFailed(f"{place}: {error}", step=str(instruction)) from error
             await anyio.to_thread.run_sync(self._store.set_step, key, layer)
             self.ran += 1
         return replace(state, layers=(*state.layers, layer))
-
-    async def _run_anew(
-        self, state: _State, instruction: Instruction, argv: list[str], known: dict[str, str]
-    ) -> str:
-        backend = await self._running_backend()
-        layers = tuple(str(self._store.layer_path(layer)) for layer in reversed(state.layers))
-        self._bases.now = BaseImage(digest="", layers=layers, on_host=bool(state.stands_in_for), holds=layers)
-        left_s = max(1.0, self._deadline_s - anyio.current_time())
-        limits = Limits(
-            # What a sandbox writes lies in memory.
-            memory_mb=self._limits.memory_mb + self._limits.disk_mb,
-            disk_mb=self._limits.disk_mb,
-            processes=_PROCESSES,
-            output_bytes=_OUTPUT_BYTES,
-            command_s=left_s,
-        )
-        key = f"step-{uuid.uuid4().hex}"
-        spec = SandboxSpec(
-            key=key, workdir=state.workdir, env=tuple(known.items()), limits=limits, lease_s=_LEASE_S, base=_StageAsBase.NAME
-        )
-        file = self._place / f"{key}.tar"
-        place = self._place_of(instruction)
-        try:
-            await backend.create(spec)
-            result = await backend.run(key, RunRequest(key="run", command=shlex.join(argv), limit_s=left_s))
-            self._check_result(result, instruction)
-            await backend.commit(key, file, max_bytes=self._limits.disk_mb << 20)
-            return await anyio.to_thread.run_sync(self._keep, file, instruction)
-        except (SandboxRefused, ArchiveError, ImageRefused) as error:
-            raise BuildFailed(f"{place}: {error}", step=str(instruction)) from error
-        except SandboxDied as error:
-            if error.cause != "memory":
-                raise
-            text = f"{place}: ran out of its {self._limits.memory_mb} MB of memory; raise environment.memory_mb in task.toml"
-            raise BuildFailed(text, step=str(instruction)) from error
-        finally:
-            with anyio.move_on_after(_KILL_S, shield=True):
-                await backend.kill(key)
-
-    async def _running_backend(self) -> NamespaceBackend:
-        if self._backend is None:
-            backend = NamespaceBackend(self._place / "sandboxes", name="build", images=self._bases)
-            await self._stack.enter_async_context(backend.running())
-            self._backend = backend
-        return self._backend
-
-    def _check_result(self, result: RunResult, instruction: Instruction) -> None:
-        if result.exit_code == 0 and not result.limit_hit.replace("output", ""):
-            return
-        said = result.text[-_SHOWN_CHARS:].rstrip()
-        reasons = [f"exit status {result.exit_code}"]
-        if result.timed_out:
-            reasons = [f"not done within the {self._limits.deadline_s:g} s that environment.build_timeout_sec allows"]
-        if "memory" in result.limit_hit:
-            reasons.append(f"hit its limit of {self._limits.memory_mb} MB (environment.memory_mb)")
-        if "disk" in result.limit_hit:
-            reasons.append(f"filled its {self._limits.disk_mb} MB (environment.storage_mb)")
-        if "processes" in result.limit_hit:
-            reasons.append(f"hit its limit of {_PROCESSES} processes")
-        if _NO_NETWORK.search(result.text):
-            reasons.append(
-                "it seems to want a network, and builds have none here: import an image that has what it downloads already"
-            )
-        text = f"{self._place_of(instruction)}: {'; '.join(reasons)}"
-        raise BuildFailed(f"{text}\n{said}" if said else text, step=str(instruction), output=said)
-
-
-class _StageAsBase:
-    """The stage being built, as what a backend asks for its images."""
-
-    NAME = "stage"
-
-    def __init__(self) -> None:
-        self.now = BaseImage(digest="", layers=())
-
-    def base_image(self, digest: str) -> BaseImage:
-        if digest != self.NAME:
-            raise SandboxRefused(f"base {digest!r} is not known to a build")
-        return self.now
 
 
 def _step_key(state: _State, argv: list[str], known: dict[str, str]) -> str:

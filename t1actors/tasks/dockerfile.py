@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from t1actors.tasks.dockerwords import expand, raw_words
-from t1actors.tasks.recipe import Heredoc, Instruction, Recipe, Stage, Word, arguments, pairs
+from t1actors.tasks.recipe import Heredoc, Instruction, Recipe, Stage, arguments, pairs
 from t1actors.tasks.task import Copy, Environment, TaskError
 
 _WORDS = ("FROM", "WORKDIR", "RUN", "COPY", "ENV", "ARG", "CMD")
@@ -79,7 +79,7 @@ def parse(text: str, file: str) -> Recipe:
         if word == "FROM":
             stages.append(_stage(number, rest, place))
             continue
-        instruction = Instruction(number, cast("Word", word), rest, flags, heredocs)
+        instruction = Instruction(number, word, rest, flags, heredocs)
         _check(instruction, place)
         if stages:
             last = stages[-1]

@@ -49,7 +49,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Recipe:
-    """``file`` is what to call it in errors; ``arguments`` are the ARGs before the first FROM. There is one stage at least."""
+    """``file`` is what to call it in errors; ``arguments`` are the ARGs before the first FROM. It has a stage at least."""
 
     file: str
     arguments: tuple[Instruction, ...]
@@ -61,7 +61,7 @@ class Recipe:
         """Whether it is more than one base with files and literal variables on it."""
         if self.has_ignore_file or self.arguments or len(self.stages) > 1:
             return True
-        return any(_takes_a_build(instruction) for instruction in self.stages[0].instructions)
+        return any(_takes_a_build(instruction) for stage in self.stages for instruction in stage.instructions)
 
 
 def _takes_a_build(instruction: Instruction) -> bool:
