@@ -358,6 +358,8 @@ class SandboxReady(Event, frozen=True, kw_only=True):
     slot_wait_s: float
     image_wait_s: float
     create_s: float
+    image: str = ""
+    """Digest of the image it was made of; empty where the base is the host."""
 
 
 class TurnExecuted(Event, frozen=True, kw_only=True):
@@ -396,12 +398,14 @@ class ObservationDiverged(Event, frozen=True, kw_only=True):
 
 
 class SandboxSealed(Event, frozen=True, kw_only=True):
-    """Every process of the trial is dead; ``layer`` is the canonical archive of what it left in its writable layer."""
+    """Every process of the trial is dead; ``layer`` is the canonical archive of what it left in its writable layer, on top of
+    ``image`` (a digest) where that is not the host."""
 
     trial: str
     task: str
     layer: Payload
     seconds: float
+    image: str = ""
 
 
 class SandboxReclaimed(Event, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import anyio
 
+from t1actors.actors.environments import Environments, Start, image_store
 from t1actors.actors.restoring import Diverged, History, Restored, Restoring
 from t1actors.actors.task_files import TaskFiles
 from t1actors.events import (
@@ -40,6 +41,7 @@ from t1actors.events import (
     UnknownEvent,
 )
 from t1actors.harness.native import observation_text
+from t1actors.images.errors import BuildFailed, ImageError, ImageMissing
 from t1actors.payloads import pack
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable
 from t1actors.sandbox.admission import Admission, TokenBucket
@@ -48,7 +50,6 @@ from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, Sand
 from t1actors.sandbox.errors import SandboxSealed as SealedMeanwhile
 from t1actors.sandbox.interface import Limits, RunRequest, RunResult, SandboxBackend, SandboxSpec
 from t1actors.sandbox.pool import SandboxPool
-from t1actors.tasks.layers import environment_layers
 from t1actors.tasks.task import Task, TaskError
 
 COMMAND_MARGIN_S = 30.0
@@ -90,13 +91,15 @@ class Reclaim(Effect, frozen=True, kw_only=True):
 @dataclass
 class PoolState:
     """``in_play``: trials that commands are run for. ``ending``: trials to be sealed. ``held``: trials that may have a
-    sandbox. ``open``: keys of a trial's effects under way, its reclaiming aside. The values are tasks, and keys."""
+    sandbox. ``open``: keys of a trial's effects under way, its reclaiming aside. The values are tasks, and keys. ``images``:
+    what the sandboxes of ``held`` trials were made of, where that is not the host."""
 
     in_play: dict[str, str] = field(default_factory=dict[str, str])
     ending: dict[str, str] = field(default_factory=dict[str, str])
     held: set[str] = field(default_factory=set[str])
     open: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     history: History = field(default_factory=History)
+    images: dict[str, str] = field(default_factory=dict[str, str])
 
 
 class Backend(SandboxBackend, Protocol):
@@ -108,7 +111,7 @@ class Backend(SandboxBackend, Protocol):
 
 
 def _namespaces(context: ActorContext) -> Backend:
-    return NamespaceBackend(context.run_dir / "sandboxes", name="pool")
+    return NamespaceBackend(context.run_dir / "sandboxes", name="pool", images=image_store(context.config.sandbox))
 
 
 class Pool:
@@ -123,6 +126,7 @@ class Pool:
         self._config = config
         self._blobs = context.blobs
         self._tasks = TaskFiles(config.tasks, context.run_dir)
+        self._environments = Environments(config.sandbox, image_store(config.sandbox))
         self._backend = (make_backend or _namespaces)(context)
         bucket = TokenBucket(config.sandbox.rate_per_s, config.sandbox.burst, monotonic=context.monotonic)
         admission = Admission(bucket, config.sandbox.max_live, monotonic=context.monotonic)
@@ -149,6 +153,9 @@ class Pool:
             case SandboxReclaimed():
                 state.held.discard(event.trial)
                 state.history.forget(event.trial)
+                state.images.pop(event.trial, None)
+            case SandboxReady() if event.image and event.trial in state.held:
+                state.images[event.trial] = event.image
             case TurnSampled() | TurnExecuted() if event.trial in state.held:
                 state.history.fold(event)
             case EffectIntended() if not event.key.endswith(RECLAIM):
@@ -257,20 +264,18 @@ class Pool:
         started_s = anyio.current_time()
         try:
             task = self._tasks.read(effect.task)
-            if not config.host_base:
-                raise TaskError(
-                    f"task {effect.task}: its environment/Dockerfile is FROM {task.environment.base} and there is no image "
-                    "store; let the host's own /usr stand in for it with --set sandbox.host_base=true"
-                )
+            start = await self._environments.of(task)
             image_s = anyio.current_time() - started_s
-            spec = self._spec(effect.trial, task)
+            spec = self._spec(effect.trial, task, start)
             made = await self._pool.create(spec, deadline_s=config.create_deadline_s)
         except TaskError as error:
             return [TrialFailed(trial=effect.trial, cause="task", detail=str(error))]
+        except (BuildFailed, ImageMissing) as error:  # the task's fault, and the same for every trial of it
+            return [_failed(effect.trial, error)]
         except SandboxUnavailable:
             raise  # the fork server is gone, or the host changed: a restarted pool finds out, a failed trial would not
-        except (SandboxError, TimeoutError) as error:
-            return [TrialFailed(trial=effect.trial, cause=type(error).__name__, detail=str(error))]
+        except (SandboxError, ImageError, TimeoutError) as error:
+            return [_failed(effect.trial, error)]
         self._restoring.whole(effect.trial)  # nothing was run in it
         performing.phases.update(made.created.phases)
         return [
@@ -283,27 +288,30 @@ class Pool:
                 slot_wait_s=made.slot_wait_s,
                 image_wait_s=image_s,
                 create_s=anyio.current_time() - started_s - image_s - made.token_wait_s - made.slot_wait_s,
+                image=start.image,
             )
         ]
 
-    def _spec(self, trial: str, task: Task) -> SandboxSpec:
+    def _spec(self, trial: str, task: Task, start: Start) -> SandboxSpec:
         return SandboxSpec(
             key=trial,
             workdir=task.workdir,
-            env=task.environment.env,
+            env=start.env,
             limits=self._limits(),
             lease_s=self._config.sandbox.lease_s,
-            layers=environment_layers(task),
-            base="host",
+            layers=start.layers,
+            base=start.base,
         )
 
     async def _make_again(self, trial: str) -> None:
-        """A fresh sandbox for the trial. Raises ``TaskError``, ``SandboxError``, ``TimeoutError``."""
+        """A fresh sandbox for the trial. Raises ``TaskError``, ``SandboxError``, ``ImageError``, ``TimeoutError``."""
         name = self._state.in_play.get(trial) or self._state.ending.get(trial)
         if name is None:
             raise SandboxGone(f"sandbox {trial} is gone, and its trial is over")
         await self._pool.kill(trial)  # whatever is left of it
-        spec = self._spec(trial, self._tasks.read(name))
+        task = self._tasks.read(name)
+        start = await self._environments.of(task, self._state.images.get(trial, ""))
+        spec = self._spec(trial, task, start)
         await self._pool.create(spec, deadline_s=self._config.sandbox.create_deadline_s)
 
     async def _shown(self, trial: str, turn: int, command: str) -> str | None:
@@ -344,7 +352,7 @@ class Pool:
                     limit_hit="memory",
                 )
             ]
-        except (SandboxError, TaskError, TimeoutError) as error:
+        except (SandboxError, ImageError, TaskError, TimeoutError) as error:
             return [_failed(effect.trial, error)]
         return [
             *_restored(effect.trial, restored),
@@ -368,7 +376,7 @@ class Pool:
             restored, layer = await self._restoring.inside(effect.trial, lambda: self._pool.seal(effect.trial))
         except Diverged as diverged:
             return _diverged(effect.trial, diverged)
-        except (SandboxError, TaskError, TimeoutError) as error:
+        except (SandboxError, ImageError, TaskError, TimeoutError) as error:
             return [_failed(effect.trial, error)]
         return [
             *_restored(effect.trial, restored),
@@ -376,6 +384,7 @@ class Pool:
                 trial=effect.trial,
                 task=effect.task,
                 layer=pack(self._blobs, layer),
+                image=self._state.images.get(effect.trial, ""),
                 seconds=anyio.current_time() - started_s,
             ),
         ]

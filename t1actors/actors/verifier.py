@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from t1actors.actors.environments import HOST, image_store
 from t1actors.actors.task_files import TaskFiles
 from t1actors.events import AnyEvent, EffectFinished, Graded, SandboxSealed, TrialCancelled, UnknownEvent
 from t1actors.payloads import unpack
@@ -52,7 +53,8 @@ class Verifier:
         self._config = context.config
         self._blobs = context.blobs
         self._tasks = TaskFiles(context.config.tasks, context.run_dir)
-        self._backend = NamespaceBackend(context.run_dir / "graders", name="verifier")
+        images = image_store(context.config.sandbox)
+        self._backend = NamespaceBackend(context.run_dir / "graders", name="verifier", images=images)
         self._slots = anyio.Semaphore(context.config.verify.parallel)
         self._state = VerifierState()
 
@@ -101,6 +103,7 @@ class Verifier:
                 bytes(unpack(self._blobs, sealed.layer)),
                 self._backend,
                 key=effect.trial,
+                base=sealed.image or HOST,
                 deadline_s=self._config.verify.deadline_s,
                 lease_s=self._config.verify.deadline_s + GRADE_MARGIN_S,
                 limits=Limits(

@@ -72,6 +72,24 @@ def limits_of(task: Task) -> BuildLimits:
     return BuildLimits(task.build_timeout_s, task.memory_mb or usual.memory_mb, task.storage_mb or usual.disk_mb)
 
 
+def missing_images(store: ImageStore, recipe: Recipe) -> list[str]:
+    """The images that the recipe's stages are built from and the store lacks. Raises ``TaskError``."""
+    outer: dict[str, str] = {}
+    names: set[str] = set()
+    found: list[str] = []
+    try:
+        for argument in recipe.arguments:
+            outer.update((name, value) for name, value in arguments(argument.text, outer, {}) if value is not None)
+        for stage in recipe.stages:
+            base = expand(stage.base, outer)
+            if base.lower() not in names | {_SCRATCH} and base not in found and store.resolve(base) is None:
+                found.append(base)
+            names.add(stage.name)
+    except ValueError as error:
+        raise TaskError(f"{recipe.file}: {error}") from error
+    return found
+
+
 async def build_task(store: ImageStore, task: Task, *, host_base: bool, progress: Progress | None = None) -> Built:
     """The image of the task's environment. ``host_base``: the host's own /usr stands in for every image it is built from.
 

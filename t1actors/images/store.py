@@ -131,6 +131,14 @@ class ImageStore:
         named = Named(name=normal_name(name), digest=digest, source=source)
         self._write(self.root / "names" / name_of(named.name), msgspec.json.encode(named))
 
+    def forget(self, name: str) -> bool:
+        """Take the name off its image; False where there is none."""
+        try:
+            (self.root / "names" / name_of(normal_name(name))).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
     def set_step(self, key: str, layer: str) -> None:
         """Remember which layer a build step gave."""
         self._write(self.root / "steps" / key, layer.encode())

@@ -27,6 +27,7 @@ from t1actors.payloads import digest_of
 from t1actors.sandbox.archive import EMPTY, archive_of_files, subtree
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxUnavailable
 from t1actors.sandbox.interface import Layer, Limits, RunRequest, RunResult, SandboxBackend, SandboxSpec
+from t1actors.sandbox.standing import tree_left_at
 from t1actors.tasks.layers import environment_layers, tests_layer
 from t1actors.tasks.task import Task, TaskError
 from t1actors.verify.report import Report, ReportError, parse_binary, parse_ctrf
@@ -49,6 +50,7 @@ async def grade(
     deadline_s: float,
     lease_s: float,
     limits: Limits,
+    base: str = "host",
 ) -> Verdict:
     """The verdict on ``layer``, the sealed archive (rooted at /) of a trial at ``task``.
 
@@ -56,20 +58,21 @@ async def grade(
         key: names the grading sandbox and its one command; the same key after a crash continues the same grading.
         deadline_s: the longest this may take, at most the task's own verifier timeout for the tests themselves.
         limits: of the trial's sandbox; the grader has room for what the agent left on top of them.
+        base: what the trial's sandbox stood on; an image has the programs that grade in it, and its digest is theirs.
 
     Raises:
         VerifyError: nothing can be graded on this host (no interpreter under /usr).
         SandboxUnavailable: no sandbox can be made (any more): the fork server ended, say; start the backend anew.
     """
     started = time.monotonic()
-    tools = find_tools()
+    tools_digest = _tools_digest(base)
     run = _Grading()
     verdict = Verdict("infra", detail=f"not graded within {deadline_s:g} s")
     with anyio.move_on_after(deadline_s) as scope:
         try:
             tests = tests_layer(task)
             run.tests_digest = digest_of(tests.archive)
-            layers = (*environment_layers(task, outside=task.workdir), _LOGS, tests, *_agent_trees(task, layer))
+            layers = (*_pristine(task, base), _LOGS, tests, *_agent_trees(task, layer, base))
             limit_s = min(task.verifier_timeout_s, deadline_s)
             disk_mb = 2 * limits.disk_mb + len(layer) // (1 << 20)
             spec = SandboxSpec(
@@ -79,9 +82,10 @@ async def grade(
                 limits=msgspec.structs.replace(limits, disk_mb=disk_mb, command_s=limit_s),
                 lease_s=lease_s,
                 layers=layers,
+                base=base,
             )
             verdict = await _run_tests(task, spec, backend, run, limit_s)
-            if digest_of(tests_layer(task).archive) != run.tests_digest or find_tools().digest != tools.digest:
+            if digest_of(tests_layer(task).archive) != run.tests_digest or _tools_digest(base) != tools_digest:
                 verdict = Verdict("infra", detail="the tests or the tools changed on the host during grading")
         except SandboxDied as error:
             verdict = Verdict("verifier_crash" if error.cause == "memory" else "infra", detail=str(error))
@@ -98,7 +102,7 @@ async def grade(
     return replace(
         verdict,
         tests_digest=run.tests_digest,
-        tools_digest=tools.digest,
+        tools_digest=tools_digest,
         isolation=run.isolation,
         seconds=time.monotonic() - started,
         phases=tuple(run.phases.items()),
@@ -115,8 +119,19 @@ class _Grading:
     phases: dict[str, float] = field(default_factory=dict[str, float])
 
 
-def _agent_trees(task: Task, layer: bytes) -> tuple[Layer, ...]:
+def _tools_digest(base: str) -> str:
+    return find_tools().digest if base == "host" else base.removeprefix("sha256:")
+
+
+def _pristine(task: Task, base: str) -> tuple[Layer, ...]:
+    """The task's own files beside the graded ones; an image has them."""
+    return environment_layers(task, outside=task.workdir) if base == "host" else ()
+
+
+def _agent_trees(task: Task, layer: bytes, base: str) -> tuple[Layer, ...]:
     """What the agent left at the graded paths; a directory it deleted is an empty one."""
+    if base != "host":
+        return tuple(tree_left_at(layer, path) for path in task.graded_paths)
     return tuple(Layer(archive=subtree(layer, path) or EMPTY, at=path, read_only=True) for path in task.graded_paths)
 
 
