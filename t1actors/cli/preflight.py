@@ -50,7 +50,9 @@ def with_full_paths(config: Config) -> Config:
         model = replace(model, critic=str(Path(model.critic).absolute()))
     if tasks.source != BUILTIN:
         tasks = replace(tasks, source=str(Path(tasks.source).absolute()))
-    sandbox = replace(config.sandbox, images=str(Path(config.sandbox.images).expanduser().absolute()))
+    sandbox = config.sandbox
+    if not sandbox.images.startswith("~"):
+        sandbox = replace(sandbox, images=str(Path(sandbox.images).absolute()))
     return replace(config, model=model, tasks=tasks, sandbox=sandbox)
 
 

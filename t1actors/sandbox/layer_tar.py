@@ -67,7 +67,7 @@ class LayerWriter:
 
     def __init__(self, file: IO[bytes], *, max_bytes: int) -> None:
         self._tar = tarfile.open(  # noqa: SIM115  # closed by ``close``
-            fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8", errors="surrogateescape"
+            fileobj=file, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8", errors="surrogateescape"
         )
         self._max_bytes = max_bytes
         self._left_bytes = max_bytes
