@@ -69,7 +69,7 @@ def parse_reference(text: str) -> Reference:
         repository = name
     if host == _DOCKER_HUB and "/" not in repository:
         repository = f"library/{repository}"
-    if not re.fullmatch(r"[a-z0-9]+([._/-]+[a-z0-9]+)*", repository):
+    if not re.fullmatch(r"[a-z0-9]+((\.|__?|-+|/)[a-z0-9]+)*", repository):
         raise ImageRefused(f"{text}: {repository!r} names no repository; write it as docker://debian:12")
     return Reference(host, repository, digest if at else tag or "latest")
 

@@ -62,7 +62,8 @@ def test_root_inside_owns_what_root_owns_in_the_image_and_other_users_what_is_th
 ) -> None:
     result, _ = said(
         live,
-        "stat -c '%u:%g %n' /usr/bin/ls /home/user; chown 1000 /etc/passwd && touch /usr/bin/new && rm /usr/bin/sed && echo done",
+        "stat -c '%u:%g %n' /usr/bin/ls /home/user; "
+        "chown 1000 /etc/passwd && touch /usr/bin/new && rm /usr/bin/sed && echo done",
         base=little,
     )
     assert result.text == "0:0 /usr/bin/ls\n1000:1000 /home/user\ndone\n"
