@@ -28,6 +28,8 @@ TREATMENTS = (
     Treatment(r"t1 report\b", "slow", "draws all pictures; tests/observe draws those of a small run"),
     Treatment(r"t1 log tail -f ", "parse", "follows; tests/cli/test_log_tools.py runs it"),
     Treatment(r"t1 (log|runs|config|doctor|tasks|replay)\b", "run"),
+    Treatment(r"t1 image (list|prune)\b", "run"),
+    Treatment(r"t1 image\b", "parse", "needs an archive or a registry; tests/cli/test_image_commands.py runs them"),
     Treatment(r"t1 run\b", "parse", "a run of its own; tests/loop and the slow tier run some"),
     Treatment(r"t1 warmstart\b", "parse", "minutes of CPU; tests/train makes a tiny warm start"),
     Treatment(r"t1 (--help|COMMAND --help)", "parse", "every command's help has a test of its own"),
