@@ -33,6 +33,7 @@ from t1actors.images.sources import Progress
 from t1actors.images.steps import Base, BuildLimits, Steps
 from t1actors.images.store import ImageStore
 from t1actors.images.tree import Tree
+from t1actors.nursery import apart
 from t1actors.sandbox.errors import SandboxRefused
 from t1actors.sandbox.layer_tar import LayerWriter
 from t1actors.tasks.dockerfile import copy_words, run_words
@@ -130,8 +131,13 @@ async def build(
             rootfs=RootFs(diff_ids=state.layers),
             t1_stands_in_for=state.stands_in_for,
         )
-        digest = await anyio.to_thread.run_sync(partial(store.add_image, image, where=recipe.file))
+        digest = await _in_thread(partial(store.add_image, image, where=recipe.file))
     return Built(digest, image, build.done, build.ran)
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """No cancellation leaves the thread behind."""
+    return await apart(lambda: anyio.to_thread.run_sync(work))
 
 
 def _quiet(_done: int, _total: int, _what: str) -> None:
@@ -294,7 +300,7 @@ class _Build:
             return self._keep(file, instruction) if written else None
 
         try:
-            layer = await anyio.to_thread.run_sync(work)
+            layer = await _in_thread(work)
         except (ImageError, SandboxRefused) as error:
             raise BuildFailed(f"{self._place_of(instruction)}: {error}", step=str(instruction)) from error
         return replace(state, layers=(*state.layers, layer)) if layer is not None else state
@@ -320,10 +326,10 @@ class _Build:
             place = self._place_of(instruction)
             file = await self._steps.run(argv, stage, known, place=place, step=str(instruction))
             try:
-                layer = await anyio.to_thread.run_sync(self._keep, file, instruction)
+                layer = await _in_thread(partial(self._keep, file, instruction))
             except ImageRefused as error:
                 raise BuildFailed(f"{place}: {error}", step=str(instruction)) from error
-            await anyio.to_thread.run_sync(self._store.set_step, key, layer)
+            await _in_thread(partial(self._store.set_step, key, layer))
             self.ran += 1
         return replace(state, layers=(*state.layers, layer))
 

@@ -37,6 +37,7 @@ from t1actors.sandbox.unpack import remove_tree
 from t1actors.sandbox.wire import key_of, name_of
 
 MAX_LAYER_BYTES = 20 << 30
+MAX_LAYERS = 400
 _FOLDERS = ("layers", "images", "names", "steps", "staging")
 
 
@@ -95,11 +96,14 @@ class ImageStore:
     def add_layer(self, stream: IO[bytes], *, where: str, expect: str = "") -> str:
         """Lay out an uncompressed layer tar and keep it; its digest. ``expect`` is the digest it must have.
 
-        Raises ``ImageRefused``, ``OSError``.
+        Raises ``ImageRefused``, ``StoreError``: there is no room, say.
         """
         with self.adding() as place:
             os.mkdir(place / "fs", 0o755)
-            unpacked = unpack_layer(stream, str(place / "fs"), where=where, max_bytes=self.max_layer_bytes)
+            try:
+                unpacked = unpack_layer(stream, str(place / "fs"), where=where, max_bytes=self.max_layer_bytes)
+            except OSError as error:
+                raise StoreError(f"{where}: cannot be kept in {self.root}: {error.strerror}") from error
             if expect and unpacked.digest != expect:
                 raise ImageRefused(
                     f"{where}: its bytes have the digest {unpacked.digest}, and the image says {expect}; it was changed"
@@ -119,6 +123,10 @@ class ImageStore:
         data = encode_image(config) if isinstance(config, Image) else config
         image = decode_image(data, where)
         digest = digest_of(data)
+        if len(image.layers) > MAX_LAYERS:
+            raise ImageRefused(
+                f"{where}: {len(image.layers)} layers; an overlay takes {MAX_LAYERS}. Join RUNs and COPYs"
+            )
         for layer in image.layers:
             if not self.has_layer(layer):
                 raise StoreError(f"{where}: layer {layer} is not in {self.root}; add layers before their image")

@@ -103,6 +103,17 @@ def test_an_image_without_bash_is_refused_by_name(live: OnImages, tmp_path: Path
         said(live, "true", base=digest)
 
 
+@pytest.mark.parametrize("name", ["dev", "proc"])
+def test_an_image_without_a_place_for_what_is_mounted_is_refused_by_name(
+    live: OnImages, root: Path, tmp_path: Path, name: str
+) -> None:
+    for planted in (entry(name, mode=0o755), entry(name, type=tarfile.SYMTYPE, linkname="/tmp")):
+        layers = [tar_of(root), layer(planted)]
+        digest = import_source(live.store, docker_save(tmp_path / "saved.tar", layers, config_of(layers)))
+        with pytest.raises(SandboxRefused, match=f"the image's /{name} is no directory"):
+            said(live, "true", base=digest)
+
+
 def test_an_image_that_is_not_there_is_refused_by_name(live: OnImages) -> None:
     with pytest.raises(SandboxRefused, match=r"base 'sha256:0+' is not known: .*`t1 image list`"):
         said(live, "true", base="sha256:" + "0" * 64)

@@ -21,6 +21,7 @@ from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.linux import StepFailed
 
 _IDS = 65_536
+_MOUNTED_ON = ("dev", "proc")
 _SHELLS = ("usr/bin/bash", "bin/bash")
 """Where ``init`` looks for one too."""
 
@@ -77,10 +78,15 @@ def _owners(first_uid: int) -> int:
         os.waitpid(pid, 0)
 
 
-def require_shell(merged: str) -> None:
-    """Raises ``SandboxRefused``: the root at ``merged`` has no bash."""
+def check_image(merged: str) -> None:
+    """Raises ``SandboxRefused``: the root at ``merged`` has no bash, or what is mounted has no place there."""
     root = os.open(merged, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        for name in _MOUNTED_ON:
+            try:
+                os.close(linux.open_beneath(root, name, os.O_PATH | os.O_DIRECTORY))
+            except OSError as error:
+                raise SandboxRefused(f"the image's /{name} is no directory; a sandbox needs one") from error
         for shell in _SHELLS:
             try:
                 os.close(linux.open_in_root(root, shell, os.O_PATH))

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from t1actors.sandbox.archive import OPEN_DIRECTORY
 from t1actors.sandbox.errors import SandboxRefused
-from t1actors.sandbox.shim.layers import hold, make_places, mount_layers, require_shell
+from t1actors.sandbox.shim.layers import check_image, hold, make_places, mount_layers
 from t1actors.sandbox.shim.linux import (
     MS_BIND,
     MS_NODEV,
@@ -202,7 +202,7 @@ def make_root(
         if on_image:
             _mount_overlay(lowers)
             if not base.host:
-                require_shell("merged")
+                check_image("merged")
             over = [layer.at for layer in layers if layer.over_base or not layer.read_only]
             make_places("merged", over, workdir, uid)
             unmount("merged")
