@@ -98,19 +98,26 @@ def check_image(merged: str) -> None:
     raise SandboxRefused("the image has no bash (/usr/bin/bash or /bin/bash); build one on it that has: RUN or COPY it")
 
 
-def make_places(merged: str, places: Sequence[str], workdir: str, uid: int) -> None:
-    """Have each of ``places`` be a directory of the overlay's upper layer, without a change to what the image says of it;
-    and ``workdir`` a directory, which may lie behind links. New ones belong to ``uid``."""
+def make_places(merged: str, places: Sequence[str], uid: int) -> None:
+    """Have each of ``places`` be a directory of the overlay's upper layer, without a change to what the image says of it. New
+    ones belong to ``uid``."""
     root = os.open(merged, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for place in places:
             fd = _directory(root, place, uid)
             os.fchmod(fd, os.fstat(fd).st_mode & 0o7777)  # the same mode: a write all the same, so it is copied up
             os.close(fd)
-        try:
-            os.close(linux.open_in_root(root, workdir, os.O_PATH | os.O_DIRECTORY))
-        except OSError:
-            os.close(_directory(root, workdir, uid))
+    finally:
+        os.close(root)
+
+
+def make_workdir(merged: str, workdir: str, uid: int) -> None:
+    """Have a directory at ``workdir``, which may lie behind links."""
+    root = os.open(merged, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.close(linux.open_in_root(root, workdir, os.O_PATH | os.O_DIRECTORY))
+    except OSError:
+        os.close(_directory(root, workdir, uid))
     finally:
         os.close(root)
 

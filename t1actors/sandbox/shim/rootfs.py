@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from t1actors.sandbox.archive import OPEN_DIRECTORY
 from t1actors.sandbox.errors import SandboxRefused
-from t1actors.sandbox.shim.layers import check_image, hold, make_places, mount_layers
+from t1actors.sandbox.shim.layers import check_image, hold, make_places, make_workdir, mount_layers
 from t1actors.sandbox.shim.linux import (
     MS_BIND,
     MS_NODEV,
@@ -199,12 +199,10 @@ def make_root(
             lowers = f"layers/names:{lowers}"
         set_file_system_ids(0, 0)
         on_image = bool(base.layers) or not base.host
-        if on_image:
+        over = [layer.at for layer in layers if layer.over_base or not layer.read_only]
+        if on_image and over:
             _mount_overlay(lowers)
-            if not base.host:
-                check_image("merged")
-            over = [layer.at for layer in layers if layer.over_base or not layer.read_only]
-            make_places("merged", over, workdir, uid)
+            make_places("merged", over, uid)
             unmount("merged")
         set_file_system_ids(uid, uid)
         for number, layer in enumerate(layers):
@@ -223,6 +221,10 @@ def make_root(
         set_file_system_ids(0, 0)
     os.umask(previous_umask)
     _mount_overlay(lowers)
+    if on_image:
+        if not base.host:
+            check_image("merged")
+        make_workdir("merged", workdir, uid)
     os.chdir("/")
 
 
