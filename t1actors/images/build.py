@@ -29,7 +29,7 @@ from t1actors.images.copy import CopyWriter, Origin
 from t1actors.images.errors import BuildFailed, ImageError, ImageMissing, ImageRefused
 from t1actors.images.ignore import Ignored
 from t1actors.images.image import Config, Image, RootFs, this_architecture
-from t1actors.images.sources import Progress
+from t1actors.images.sources import Progress, no_progress
 from t1actors.images.steps import Base, BuildLimits, Steps
 from t1actors.images.store import ImageStore
 from t1actors.images.tree import Tree
@@ -118,7 +118,7 @@ async def build(
     """As ``build_task``, of any recipe; ``directory`` is where its COPYs find files."""
     with store.adding() as place:
         async with AsyncExitStack() as stack:
-            build = _Build(store, recipe, directory, place, limits, host_base, progress or _quiet, stack)
+            build = _Build(store, recipe, directory, place, limits, host_base, progress or no_progress, stack)
             state = await build.stage(len(recipe.stages) - 1)
         config = Config(
             Env=tuple(f"{name}={value}" for name, value in state.env.items()),
@@ -138,10 +138,6 @@ async def build(
 async def _in_thread(work: Callable[[], T]) -> T:
     """No cancellation leaves the thread behind."""
     return await apart(lambda: anyio.to_thread.run_sync(work))
-
-
-def _quiet(_done: int, _total: int, _what: str) -> None:
-    return
 
 
 class _Build:
@@ -180,7 +176,8 @@ class _Build:
         """What the stage is at its end."""
         if number not in self._made:
             stage = self._recipe.stages[number]
-            state, values = await self._base(number, stage), {}
+            state = await self._base(number, stage)
+            values: dict[str, str] = {}
             for instruction in stage.instructions:
                 self._progress(self.done, self._total, str(instruction).splitlines()[0])
                 state = await self._do(state, instruction, values)

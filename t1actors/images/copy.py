@@ -20,7 +20,7 @@ from t1actors.sandbox.layer_tar import Entry, LayerWriter
 
 COPIED_AT_S = 315_619_200
 """2 January 1980: what a copied file's time is, since a checkout's says nothing; archives know no earlier ones."""
-_DEFAULT_MODES = {("tmp",): 0o1777, ("var", "tmp"): 0o1777, ("root",): 0o700}
+_DEFAULT_MODES: dict[tuple[str, ...], int] = {("tmp",): 0o1777, ("var", "tmp"): 0o1777, ("root",): 0o700}
 """Of directories that every sandbox has, and an image may lack."""
 
 

@@ -113,7 +113,7 @@ class _Unpacking:
             ) as tar:
                 while (member := tar.next()) is not None:
                     entries += 1
-                    tar.members.clear()  # pyright: ignore[reportAttributeAccessIssue]  # it would keep every header
+                    tar.members.clear()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]  # it would keep every header
                     if entries > MAX_ENTRIES:
                         raise ImageRefused(f"{self._where}: more than {MAX_ENTRIES:,} entries; no image needs so many")
                     self._entry(tar, member)

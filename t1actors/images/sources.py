@@ -28,6 +28,11 @@ T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
 """Called with the layers done, how many there are, and what is being done."""
 
+
+def no_progress(_done: int, _total: int, _what: str) -> None:
+    """For whoever does not want to know."""
+
+
 MAX_DOCUMENT_BYTES = 16 << 20
 _INDEX_TYPES = (
     "application/vnd.oci.image.index.v1+json",
@@ -86,7 +91,7 @@ def import_source(store: ImageStore, source: Path, *, tag: str = "", progress: P
 
     Raises ``ImageRefused``, ``OSError``.
     """
-    note = progress or (lambda _done, _total, _what: None)
+    note = progress or no_progress
     if source.is_dir():
         if (source / "oci-layout").is_file():
             return import_oci(store, _Folder(source), tag=tag, progress=note)

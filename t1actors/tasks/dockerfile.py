@@ -25,7 +25,7 @@ _UNSUPPORTED = (
 _FLAGS = {"FROM": ("platform",), "COPY": ("from", "chown", "chmod", "link"), "RUN": ()}
 _ROOT = ("0", "root", "0:0", "root:root", "root:0", "0:root")
 IGNORE_FILE = ".dockerignore"
-_HEREDOC = re.compile(r"""(?<!<)<<(?!<)(-?)(["']?)([A-Za-z_][A-Za-z0-9_]*)\2""")
+_HEREDOC = re.compile(r"""\d*<<(-?)(["']?)([A-Za-z_][A-Za-z0-9_]*)\2""")
 
 
 def read_dockerfile(file: Path) -> Environment:
@@ -119,7 +119,7 @@ def _lines(text: str, file: str) -> Iterator[_Line]:
         word, _, rest = re.sub(r"^(\S+)\s+", r"\1 ", joined).partition(" ")
         heredocs: list[Heredoc] = []
         if word.upper() in ("RUN", "COPY"):
-            for strip, quote, name in _HEREDOC.findall(rest):
+            for strip, quote, name in _begun_heredocs(rest):
                 body: list[str] = []
                 while True:
                     if at >= len(lines):
@@ -133,6 +133,16 @@ def _lines(text: str, file: str) -> Iterator[_Line]:
                     body.append(line + "\n")
                 heredocs.append(Heredoc(name, "".join(body), bool(quote)))
         yield _Line(start, word.upper(), rest.strip(), tuple(heredocs))
+
+
+def _begun_heredocs(text: str) -> list[tuple[str, str, str]]:
+    """(dash, quote, name) of each word that begins one: `1<<2` in an expression or a quoted text does not."""
+    try:
+        words = raw_words(text)
+    except ValueError:  # a shell may make sense of it
+        return []
+    found = [_HEREDOC.fullmatch(word) for word in words]
+    return [(match[1], match[2], match[3]) for match in found if match]
 
 
 def _flags(word: str, rest: str, place: str) -> tuple[tuple[tuple[str, str], ...], str]:

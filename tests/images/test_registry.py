@@ -13,6 +13,7 @@ import pytest
 
 from t1actors.images.errors import ImageRefused, RegistryError
 from t1actors.images.registry import Reference, parse_reference, pull
+from t1actors.images.sources import no_progress
 from t1actors.images.store import ImageStore
 from tests.images.archives import MANIFEST, Layout, config_of, entry, hexed, layer, oci_layout
 
@@ -87,16 +88,12 @@ def serve() -> Generator[object]:
         registry.server.server_close()
 
 
-def quiet(_done: int, _total: int, _what: str) -> None:
-    return
-
-
 @pytest.mark.parametrize("options", [{}, {"token": "t0k3n"}, {"moved": True}])
 def test_an_image_is_pulled_by_its_tag_whoever_asks_for_tokens_or_sends_elsewhere(
     store: ImageStore, serve, options
 ) -> None:
     registry = serve(**options)
-    digest = pull(store, f"{registry.host}/my/image:1", progress=quiet)
+    digest = pull(store, f"{registry.host}/my/image:1", progress=no_progress)
     assert digest == f"sha256:{hexed(CONFIG)}"
     first, _ = map(store.layer_path, store.image(digest).layers)
     assert (first / "a").stat().st_size == 512_000
@@ -105,23 +102,23 @@ def test_an_image_is_pulled_by_its_tag_whoever_asks_for_tokens_or_sends_elsewher
 
 def test_an_index_leads_to_the_image_for_this_machine(store: ImageStore, serve) -> None:
     registry = serve(oci_layout(LAYERS, CONFIG, other_platform=True))
-    assert pull(store, f"{registry.host}/my/image:1", progress=quiet) == f"sha256:{hexed(CONFIG)}"
+    assert pull(store, f"{registry.host}/my/image:1", progress=no_progress) == f"sha256:{hexed(CONFIG)}"
 
 
 def test_an_image_is_pulled_by_the_digest_of_its_manifest(store: ImageStore, serve) -> None:
     registry = serve()
     reference = f"{registry.host}/my/image@{registry.tags['1']}"
-    assert pull(store, reference, progress=quiet) == f"sha256:{hexed(CONFIG)}"
+    assert pull(store, reference, progress=no_progress) == f"sha256:{hexed(CONFIG)}"
     registry.files[f"blobs/sha256/{registry.tags['1'].removeprefix('sha256:')}"] += b" "
     with pytest.raises(ImageRefused, match="it was changed or damaged"):
-        pull(store, reference, progress=quiet)
+        pull(store, reference, progress=no_progress)
 
 
 def test_layers_that_are_there_are_not_fetched_again(store: ImageStore, serve) -> None:
     registry = serve()
-    pull(store, f"{registry.host}/my/image:1", progress=quiet)
+    pull(store, f"{registry.host}/my/image:1", progress=no_progress)
     registry.asked.clear()
-    pull(store, f"{registry.host}/my/image:1", progress=quiet)
+    pull(store, f"{registry.host}/my/image:1", progress=no_progress)
     assert registry.asked == ["manifests/1", f"blobs/sha256:{hexed(CONFIG)}"]
 
 
@@ -130,7 +127,7 @@ def test_a_registry_that_gives_other_bytes_is_found_out(store: ImageStore, serve
     blobs = [name for name, data in registry.files.items() if data[:2] == b"\x1f\x8b"]
     registry.files[blobs[0]], registry.files[blobs[1]] = registry.files[blobs[1]], registry.files[blobs[0]]
     with pytest.raises(ImageRefused, match="the image says sha256:"):
-        pull(store, f"{registry.host}/my/image:1", progress=quiet)
+        pull(store, f"{registry.host}/my/image:1", progress=no_progress)
     assert store.list() == []
 
 
@@ -144,14 +141,14 @@ def test_a_registry_that_gives_other_bytes_is_found_out(store: ImageStore, serve
 )
 def test_what_a_registry_does_not_have_is_named(store: ImageStore, serve, reference: str, says: str) -> None:
     with pytest.raises(RegistryError, match=says):
-        pull(store, reference.format(host=serve().host), progress=quiet)
+        pull(store, reference.format(host=serve().host), progress=no_progress)
 
 
 def test_a_token_is_asked_for_only_over_tls_or_of_the_registry_itself(store: ImageStore, serve) -> None:
     registry = serve(token="x")
     registry.host, real = "example.invalid", registry.host
     with pytest.raises(RegistryError, match="asks for a login of kind 'Bearer'"):
-        pull(store, f"{real}/my/image:1", progress=quiet)
+        pull(store, f"{real}/my/image:1", progress=no_progress)
 
 
 @pytest.mark.parametrize(
@@ -181,8 +178,8 @@ def test_a_pull_that_broke_off_goes_on_where_it_was(store: ImageStore, serve, tm
     second = next(name for name in reversed(registry.files) if registry.files[name][:2] == b"\x1f\x8b")
     whole = registry.files.pop(second)
     with pytest.raises(RegistryError, match="404"):
-        pull(store, f"{registry.host}/my/image:1", progress=quiet)
+        pull(store, f"{registry.host}/my/image:1", progress=no_progress)
     registry.files[second] = whole
     registry.asked.clear()
-    pull(store, f"{registry.host}/my/image:1", progress=quiet)
+    pull(store, f"{registry.host}/my/image:1", progress=no_progress)
     assert sum("blobs" in path for path in registry.asked) == 2  # the configuration and one layer

@@ -1,11 +1,15 @@
 """A sandbox on an image: its root is the image's, everything that holds a sandbox on the host's /usr holds it too."""
 
 import os
+import re
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
+import t1actors
 from t1actors.images.image import Config, Image, RootFs, this_architecture
 from t1actors.images.prune import prune
 from t1actors.images.sources import import_source
@@ -112,6 +116,49 @@ def test_an_image_without_a_place_for_what_is_mounted_is_refused_by_name(
         digest = import_source(live.store, docker_save(tmp_path / "saved.tar", layers, config_of(layers)))
         with pytest.raises(SandboxRefused, match=f"the image's /{name} is no directory"):
             said(live, "true", base=digest)
+
+
+ON_AN_OVERLAY = """
+set -e
+cd "$1"; mkdir lower upper work place
+mount -t overlay none -o lowerdir=lower,upperdir=upper,workdir=work place
+exec "$2" -c "$3" place
+"""
+TRY = """
+import anyio, sys
+from pathlib import Path
+from t1actors.images.sources import import_source
+from t1actors.images.store import ImageStore
+from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.errors import SandboxUnavailable
+from t1actors.sandbox.interface import SandboxSpec
+
+async def main():
+    here = Path(sys.argv[1]).absolute()
+    store = ImageStore(here / "images")
+    (here / "root").mkdir()
+    digest = import_source(store, here / "root")
+    async with (backend := NamespaceBackend(here / "sandboxes", name="test", images=store)).running():
+        try:
+            await backend.create(SandboxSpec(key="one", base=digest))
+        except SandboxUnavailable as error:
+            print(error)
+
+anyio.run(main)
+"""
+
+
+def test_a_store_on_a_file_system_that_cannot_map_owners_is_named(host_makes_sandboxes: None, tmp_path: Path) -> None:
+    script = ["sh", "-c", ON_AN_OVERLAY, "sh", str(tmp_path), sys.executable, TRY]
+    environment = {**os.environ, "PYTHONPATH": str(Path(t1actors.__file__).parents[1])}
+    done = subprocess.run(
+        ["unshare", "-m", "--propagation", "private", *script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert re.search(r"mapping the owners of .*keep images on ext4, xfs, btrfs or tmpfs", done.stdout), done.stderr
 
 
 def test_an_image_that_is_not_there_is_refused_by_name(live: OnImages) -> None:

@@ -119,7 +119,7 @@ def mount_with_owners(source: str, target: str, namespace_fd: int) -> None:
     try:
         attributes = struct.pack("QQQQ", _MOUNT_ATTR_READ_ONLY_NOSUID_NODEV_IDMAP, 0, 0, namespace_fd)
         result = _libc.syscall(_SYS_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, attributes, len(attributes))
-        _check(result, f"mapping the owners of {source} (Linux 5.19 and ext4, xfs, btrfs or tmpfs can)")
+        _check(result, f"mapping the owners of {source} (keep images on ext4, xfs, btrfs or tmpfs, under Linux 5.19)")
         moved = _libc.syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
         _check(moved, f"mount {source} on {target}")
     finally:
