@@ -155,6 +155,8 @@ class SandboxConfig:
     output_bytes: int = 65_536
     host_base: bool = False
     """Let the allow-listed host root stand in for a task's ``FROM`` image. Opt-in, recorded in SandboxReady."""
+    images: str = "~/.cache/t1actors/images"
+    """The directory of the image store (docs/images.md)."""
 
 
 @dataclass(frozen=True)

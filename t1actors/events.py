@@ -371,6 +371,8 @@ class SandboxReady(Event, frozen=True, kw_only=True):
     slot_wait_s: float
     image_wait_s: float
     create_s: float
+    image: str = ""
+    """Digest of the image it was made of; empty where the base is the host."""
 
 
 class TurnExecuted(Event, frozen=True, kw_only=True):
@@ -417,6 +419,7 @@ class SandboxSealed(Event, frozen=True, kw_only=True):
     layer: Payload
     seconds: float
     tested: Payload | None = None
+    image: str = ""
 
 
 class SandboxReclaimed(Event, frozen=True, kw_only=True):

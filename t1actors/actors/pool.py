@@ -22,6 +22,7 @@ from typing import Protocol
 
 import anyio
 
+from t1actors.actors.environments import Environments, Start, image_store
 from t1actors.actors.live_tests import LiveTests
 from t1actors.actors.pool_admission import admission
 from t1actors.actors.pool_effects import (
@@ -33,23 +34,23 @@ from t1actors.actors.pool_effects import (
     Reclaim,
     Run,
     Seal,
+    run_key,
     trial_of,
 )
+from t1actors.actors.pool_events import diverged, failed, restored
 from t1actors.actors.pool_state import PoolState, fold_pool
-from t1actors.actors.restoring import Diverged, Restored, Restoring
+from t1actors.actors.restoring import Diverged, Restoring
 from t1actors.actors.task_files import TaskFiles
 from t1actors.events import (
     ActorStarted,
     AnyEvent,
     EffectFinished,
     EpisodeEnded,
-    ObservationDiverged,
     Payload,
     SandboxesReaped,
     SandboxReady,
     SandboxReclaimed,
     SandboxRequested,
-    SandboxRestored,
     SandboxRetried,
     SandboxSealed,
     StepOpened,
@@ -64,6 +65,7 @@ from t1actors.events import (
     UnknownEvent,
 )
 from t1actors.harness.native import observation_text
+from t1actors.images.errors import BuildFailed, ImageError, ImageMissing
 from t1actors.payloads import pack
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable, Wait
 from t1actors.sandbox.admission import Admission
@@ -73,7 +75,6 @@ from t1actors.sandbox.errors import SandboxSealed as SealedMeanwhile
 from t1actors.sandbox.interface import Leftover, Limits, RunRequest, RunResult, SandboxBackend, SandboxSpec
 from t1actors.sandbox.pool import PoolCreated, SandboxPool
 from t1actors.sandbox.retries import Retry, RetryPolicy
-from t1actors.tasks.layers import environment_layers
 from t1actors.tasks.task import Task, TaskError
 
 COMMAND_MARGIN_S = 30.0
@@ -90,7 +91,7 @@ class Backend(SandboxBackend, Protocol):
 
 
 def _namespaces(context: ActorContext) -> Backend:
-    return NamespaceBackend(context.run_dir / "sandboxes", name="pool")
+    return NamespaceBackend(context.run_dir / "sandboxes", name="pool", images=image_store(context.config.sandbox))
 
 
 class Pool:
@@ -110,6 +111,7 @@ class Pool:
         self._config = config
         self._blobs = context.blobs
         self._tasks = TaskFiles(config.tasks, context.run_dir)
+        self._environments = Environments(config.sandbox, image_store(config.sandbox))
         self._backend = make_backend(context)
         sandbox = config.sandbox
         retries = RetryPolicy(sandbox.retries, sandbox.retry_pause_s, seed=config.run.seed)
@@ -205,7 +207,7 @@ class Pool:
 
     def _run_effect(self, turn: TurnSampled) -> Run:
         deadline_s = self._config.rollout.command_deadline_s + COMMAND_MARGIN_S + self._restore_s(turn.turn)
-        key = _run_key(turn.trial, turn.turn)
+        key = run_key(turn.trial, turn.turn)
         return Run(key=key, trial=turn.trial, turn=turn.turn, command=turn.command, deadline_s=deadline_s)
 
     def _restore_s(self, turns: int) -> float:
@@ -252,15 +254,10 @@ class Pool:
             return [TrialFailed(trial=effect.trial, cause="quarantined", detail=detail)]
         try:
             task = self._tasks.read(effect.task)
-            if not config.host_base:
-                raise TaskError(
-                    f"task {effect.task}: its environment/Dockerfile is FROM {task.environment.base} and there is no image "
-                    "store; let the host's own /usr stand in for it with --set sandbox.host_base=true"
-                )
             self._live_tests.check(task)
+            start = await self._environments.of(task)
             image_s = anyio.current_time() - started_s
-            spec = self._spec(effect.trial, task)
-            made = await self._made(spec)
+            made = await self._made(self._spec(effect.trial, task, start))
         except TaskError as error:
             return self._not_made(effect, "task", str(error))
         except SandboxUnavailable:
@@ -268,8 +265,10 @@ class Pool:
         except TimeoutError as error:
             detail = f"no sandbox within {config.create_deadline_s:g} s (sandbox.create_deadline_s)"
             return self._not_made(effect, type(error).__name__, detail)
-        except SandboxError as error:
+        except (SandboxError, BuildFailed, ImageMissing) as error:
             return self._not_made(effect, type(error).__name__, str(error))
+        except ImageError as error:  # the store's fault, and no task's
+            return [failed(effect.trial, error)]
         self._restoring.whole(effect.trial)  # nothing was run in it
         performing.phases.update(made.created.phases)
         return [
@@ -282,6 +281,7 @@ class Pool:
                 slot_wait_s=made.slot_wait_s,
                 image_wait_s=image_s,
                 create_s=anyio.current_time() - started_s - image_s - made.token_wait_s - made.slot_wait_s,
+                image=start.image,
             )
         ]
 
@@ -293,25 +293,26 @@ class Pool:
             return [failed]
         return [TaskQuarantined(task=effect.task, tries=after, cause=cause, detail=detail), failed]
 
-    def _spec(self, trial: str, task: Task) -> SandboxSpec:
+    def _spec(self, trial: str, task: Task, start: Start) -> SandboxSpec:
         return SandboxSpec(
             key=trial,
             workdir=task.workdir,
-            env=task.environment.env,
+            env=start.env,
             limits=self._live_tests.limits(task, self._limits()),
             lease_s=self._config.sandbox.lease_s,
-            layers=environment_layers(task),
-            base="host",
+            layers=start.layers,
+            base=start.base,
         )
 
     async def _make_again(self, trial: str) -> None:
-        """A fresh sandbox for the trial. Raises ``TaskError``, ``SandboxError``, ``TimeoutError``."""
+        """A fresh sandbox for the trial. Raises ``TaskError``, ``SandboxError``, ``ImageError``, ``TimeoutError``."""
         name = self._state.in_play.get(trial) or self._state.ending.get(trial)
         if name is None:
             raise SandboxGone(f"sandbox {trial} is gone, and its trial is over")
         await self._pool.kill(trial)  # whatever is left of it
-        spec = self._spec(trial, self._tasks.read(name))
-        await self._made(spec)
+        task = self._tasks.read(name)
+        start = await self._environments.of(task, self._state.images.get(trial, ""))
+        await self._made(self._spec(trial, task, start))
 
     async def _made(self, spec: SandboxSpec) -> PoolCreated:
         def note(retry: Retry) -> None:
@@ -344,7 +345,7 @@ class Pool:
 
     def _request_of(self, trial: str, turn: int, command: str) -> RunRequest:
         limit_s = self._config.rollout.command_deadline_s
-        return RunRequest(key=_run_key(trial, turn), command=command, limit_s=limit_s)
+        return RunRequest(key=run_key(trial, turn), command=command, limit_s=limit_s)
 
     def _observation(self, result: RunResult) -> str:
         return observation_text(result.text, result.exit_code, self._config.rollout.observation_chars)
@@ -353,9 +354,9 @@ class Pool:
         started_s = anyio.current_time()
         request = self._request_of(effect.trial, effect.turn, effect.command)
         try:
-            restored, result = await self._restoring.inside(effect.trial, lambda: self._pool.run(effect.trial, request))
-        except Diverged as diverged:
-            return _diverged(effect.trial, diverged)
+            remade, result = await self._restoring.inside(effect.trial, lambda: self._pool.run(effect.trial, request))
+        except Diverged as found:
+            return diverged(effect.trial, found)
         except SealedMeanwhile:  # the agent's time was up before the command began: graded as it stands
             return []
         except SandboxDied as error:
@@ -372,10 +373,10 @@ class Pool:
                     limit_hit="memory",
                 )
             ]
-        except (SandboxError, TaskError, TimeoutError) as error:
-            return [_failed(effect.trial, error)]
+        except (SandboxError, ImageError, TaskError, TimeoutError) as error:
+            return [failed(effect.trial, error)]
         return [
-            *_restored(effect.trial, restored),
+            *restored(effect.trial, remade),
             TurnExecuted(
                 trial=effect.trial,
                 turn=effect.turn,
@@ -393,19 +394,20 @@ class Pool:
     async def _seal(self, effect: Seal) -> Sequence[AnyEvent]:
         started_s = anyio.current_time()
         try:
-            restored, (tested, layer) = await self._restoring.inside(
+            remade, (tested, layer) = await self._restoring.inside(
                 effect.trial, lambda: self._tested_and_sealed(effect)
             )
-        except Diverged as diverged:
-            return _diverged(effect.trial, diverged)
-        except (SandboxError, TaskError, TimeoutError) as error:
-            return [_failed(effect.trial, error)]
+        except Diverged as found:
+            return diverged(effect.trial, found)
+        except (SandboxError, ImageError, TaskError, TimeoutError) as error:
+            return [failed(effect.trial, error)]
         return [
-            *_restored(effect.trial, restored),
+            *restored(effect.trial, remade),
             SandboxSealed(
                 trial=effect.trial,
                 task=effect.task,
                 layer=pack(self._blobs, layer),
+                image=self._state.images.get(effect.trial, ""),
                 seconds=anyio.current_time() - started_s,
                 tested=tested,
             ),
@@ -424,22 +426,3 @@ class Pool:
             output_bytes=config.output_bytes,
             command_s=self._config.rollout.command_deadline_s,
         )
-
-
-def _run_key(trial: str, turn: int) -> str:
-    return f"{trial}/{turn}/run"
-
-
-def _failed(trial: str, error: Exception) -> TrialFailed:
-    return TrialFailed(trial=trial, cause=type(error).__name__, detail=str(error))
-
-
-def _restored(trial: str, restored: Restored | None) -> list[AnyEvent]:
-    if restored is None:
-        return []
-    return [SandboxRestored(trial=trial, turns=restored.turns, seconds=restored.seconds)]
-
-
-def _diverged(trial: str, found: Diverged) -> list[AnyEvent]:
-    event = ObservationDiverged(trial=trial, turn=found.turn, recorded=found.recorded, observed=found.observed)
-    return [event, _failed(trial, found)]

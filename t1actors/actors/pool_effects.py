@@ -42,6 +42,11 @@ class Reap(Effect, frozen=True, kw_only=True):
     """Remove what is left of sandboxes that nobody owns."""
 
 
+def run_key(trial: str, turn: int) -> str:
+    """Of a turn's command."""
+    return f"{trial}/{turn}/run"
+
+
 def trial_of(key: str) -> str:
     """The trial that an effect is for."""
     return key.partition("/")[0]

@@ -29,7 +29,8 @@ from t1actors.events import (
 @dataclass
 class PoolState:
     """``in_play``: trials that commands are run for. ``ending``: trials to be sealed. ``held``: trials that may have a
-    sandbox. ``open``: keys of a trial's effects under way, its reclaiming aside. The values are tasks, and keys."""
+    sandbox. ``open``: keys of a trial's effects under way, its reclaiming aside. The values are tasks, and keys. ``images``:
+    what the sandboxes of ``held`` trials were made of, where that is not the host."""
 
     in_play: dict[str, str] = field(default_factory=dict[str, str])
     ending: dict[str, str] = field(default_factory=dict[str, str])
@@ -37,6 +38,7 @@ class PoolState:
     open: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     history: History = field(default_factory=History)
     quarantine: Quarantine = field(default_factory=Quarantine)
+    images: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def fold_pool(state: PoolState, event: AnyEvent | UnknownEvent) -> PoolState:
@@ -50,8 +52,11 @@ def fold_pool(state: PoolState, event: AnyEvent | UnknownEvent) -> PoolState:
             state.held.add(event.replacement.trial)
         case EpisodeEnded() if event.trial in state.in_play:
             state.ending[event.trial] = state.in_play.pop(event.trial)
-        case SandboxReady() if event.trial in state.in_play:
-            state.quarantine.made(state.in_play[event.trial])
+        case SandboxReady():
+            if event.trial in state.in_play:
+                state.quarantine.made(state.in_play[event.trial])
+            if event.image and event.trial in state.held:
+                state.images[event.trial] = event.image
         case TaskQuarantined():
             state.quarantine.fold(event)
         case TrialCancelled() | TrialFailed() | SandboxSealed():
@@ -62,6 +67,7 @@ def fold_pool(state: PoolState, event: AnyEvent | UnknownEvent) -> PoolState:
         case SandboxReclaimed():
             state.held.discard(event.trial)
             state.history.forget(event.trial)
+            state.images.pop(event.trial, None)
         case TurnSampled() | TurnExecuted() if event.trial in state.held:
             state.history.fold(event)
         case EffectIntended() if is_work(event.key):

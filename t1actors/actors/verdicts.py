@@ -10,7 +10,7 @@ import msgspec
 from t1actors.config import Config
 from t1actors.events import SandboxSealed
 from t1actors.payloads import Blobs, unpack
-from t1actors.sandbox.interface import Limits, SandboxBackend
+from t1actors.sandbox.interface import HOST, Limits, SandboxBackend
 from t1actors.tasks.task import Task
 from t1actors.verify.live import Tested, judge_live
 from t1actors.verify.verdict import Verdict
@@ -49,4 +49,4 @@ async def verdict_on(sealed: SandboxSealed, task: Task, verifier: Verifier, blob
     """
     if sealed.tested is not None:
         return judge_live(task, msgspec.msgpack.decode(unpack(blobs, sealed.tested), type=Tested))
-    return await verifier.grade(task, bytes(unpack(blobs, sealed.layer)), key=key)
+    return await verifier.grade(task, bytes(unpack(blobs, sealed.layer)), key=key, base=sealed.image or HOST)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from t1actors.actors.environments import image_store
 from t1actors.actors.task_files import TaskFiles
 from t1actors.actors.verdicts import TOOLS_FOLDER, verdict_on, verifier_of
 from t1actors.events import AnyEvent, EffectFinished, Graded, SandboxSealed, TrialCancelled, UnknownEvent
@@ -52,7 +53,8 @@ class Verifier:
         self._config = context.config
         self._blobs = context.blobs
         self._tasks = TaskFiles(context.config.tasks, context.run_dir)
-        self._backend = NamespaceBackend(context.run_dir / "graders", name="verifier")
+        images = image_store(context.config.sandbox)
+        self._backend = NamespaceBackend(context.run_dir / "graders", name="verifier", images=images)
         self._verifier = verifier_of(context.config, self._backend, cache=context.run_dir / TOOLS_FOLDER)
         self._slots = anyio.Semaphore(context.config.verify.parallel)
         self._state = VerifierState()

@@ -10,6 +10,7 @@ import errno
 
 from t1actors.config import ConfigError
 from t1actors.events import EventMalformed
+from t1actors.images.errors import ImageError
 from t1actors.log.errors import LogError
 from t1actors.models.folder import ModelFolderError
 from t1actors.observe.follow import NoRun
@@ -62,6 +63,7 @@ EXPECTED = (
     BlobError,
     TaskError,
     SandboxError,
+    ImageError,
     ModelFolderError,
     RuntimeFault,
     VerifyError,

@@ -49,6 +49,13 @@ sandbox = App(name="sandbox", help="Sandboxes.\n\nExample: `t1 sandbox reap runs
 sandbox.command("t1actors.cli.sandbox:reap_command", name="reap")
 app.command(sandbox)
 
+image = App(name="image", help="Images that sandboxes are made of.\n\nExample: `t1 image list`")
+image.command("t1actors.cli.image:build", name="build")
+image.command("t1actors.cli.image:import_", name="import")
+image.command("t1actors.cli.image:list_", name="list")
+image.command("t1actors.cli.image:prune", name="prune")
+app.command(image)
+
 warmstart = App(
     name="warmstart", help="The model that a run starts from.\n\nExample: `t1 warmstart make my-warm-start`"
 )
@@ -56,7 +63,7 @@ warmstart.command("t1actors.cli.warmstart:demos", name="demos")
 warmstart.command("t1actors.cli.warmstart:make", name="make")
 app.command(warmstart)
 
-LISTS = ("-h", "--help", "log", "config", "task", "sandbox", "warmstart")
+LISTS = ("-h", "--help", "log", "config", "task", "sandbox", "image", "warmstart")
 """With nothing else in it, a command line asks for a list of commands."""
 
 

@@ -13,11 +13,13 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from t1actors.actors.environments import image_store
 from t1actors.actors.live_tests import why_not
 from t1actors.actors.schedule import Schedule
 from t1actors.cli.errors import CommandFailed
 from t1actors.config import Config, SandboxConfig
 from t1actors.harness.native import NativeHarness
+from t1actors.images.build import missing_images
 from t1actors.models.fit import ModelFacts, check_model
 from t1actors.models.folder import BUILTIN_PREFIX
 from t1actors.observe.quantities import size
@@ -52,7 +54,10 @@ def with_full_paths(config: Config) -> Config:
         model = replace(model, critic=str(Path(model.critic).absolute()))
     if tasks.source != BUILTIN:
         tasks = replace(tasks, source=str(Path(tasks.source).absolute()))
-    return replace(config, model=model, tasks=tasks)
+    sandbox = config.sandbox
+    if not sandbox.images.startswith("~"):
+        sandbox = replace(sandbox, images=str(Path(sandbox.images).absolute()))
+    return replace(config, model=model, tasks=tasks, sandbox=sandbox)
 
 
 def preflight(config: Config, memory_bytes: int | None) -> Preflight:
@@ -171,11 +176,14 @@ def unmet(task: Task, config: Config, harness: NativeHarness) -> list[str]:
 def unmet_by_sandbox(task: Task, sandbox: SandboxConfig) -> list[str]:
     """What ``task`` needs and a sandbox of that configuration does not give it."""
     found: list[str] = []
-    if not sandbox.host_base:
-        found.append(
-            f"its image {task.environment.base} cannot be had: there is no image store; the host's own /usr stands in with "
-            "--set sandbox.host_base=true"
-        )
+    recipe = task.environment.recipe
+    if not sandbox.host_base and recipe is not None:
+        store = image_store(sandbox)
+        found += [
+            f"its image {image} is not in {store.root}: `t1 image import {image} SOURCE` imports it, or the host's own /usr "
+            "stands in with --set sandbox.host_base=true"
+            for image in missing_images(store, recipe)
+        ]
     if task.allow_internet:
         found.append("it asks for a network (network_mode or allow_internet): sandboxes have none")
     for needed, key, have in (
@@ -191,11 +199,13 @@ def unmet_by_sandbox(task: Task, sandbox: SandboxConfig) -> list[str]:
     return found
 
 
-def _notes(usable: list[Task]) -> list[str]:
+def _notes(usable: list[Task], *, host_base: bool) -> list[str]:
     notes: list[str] = []
     bases = Counter(task.environment.base for task in usable)
     named = ", ".join(f"{base} ({count})" for base, count in bases.most_common(SHOWN))
-    notes.append(f"the host's own /usr stands in for the images {named}")
+    notes.append(
+        f"the host's own /usr stands in for the images {named}" if host_base else f"built on the images {named}"
+    )
     undeclared = [task.name for task in usable if not task.expected]
     if undeclared:
         notes.append(

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from t1actors.actors.environments import image_store
 from t1actors.actors.task_files import TaskFiles
 from t1actors.actors.verdicts import verdict_on, verifier_of
 from t1actors.actors.verifier import graded
@@ -131,7 +132,8 @@ class Regrader:
         """Sandboxes can be made meanwhile. Raises ``SandboxUnavailable``."""
         with tempfile.TemporaryDirectory(prefix="t1-grade-") as scratch:
             self._scratch = Path(scratch)
-            backend = NamespaceBackend(self._scratch / "s", name="grade")
+            images = image_store(self._trials.config.sandbox)
+            backend = NamespaceBackend(self._scratch / "s", name="grade", images=images)
             async with backend.running():
                 self._verifier = verifier_of(self._trials.config, backend)
                 yield self

@@ -35,6 +35,7 @@ from t1actors.sandbox.reaper import reap
 from t1actors.sandbox.wire import (
     MAX_NAME_BYTES,
     Answer,
+    Commit,
     Create,
     Done,
     Failed,
@@ -68,16 +69,18 @@ _FORK_SERVER = "t1actors.sandbox.shim.forkserver"
 class NamespaceBackend:
     """See the module. Use inside ``async with backend.running():``."""
 
-    def __init__(self, root: Path, *, name: str, use_cgroups: bool = True) -> None:
+    def __init__(self, root: Path, *, name: str, use_cgroups: bool = True, images: BaseImages | None = None) -> None:
         """
         Args:
             root: the directory of this backend's sandboxes; made if missing. Every backend needs one of its own.
             name: what to call this backend in errors.
             use_cgroups: False falls back to rlimits and a memory watchdog even where control groups could be made.
+            images: where bases other than ``host`` are found.
         """
         self.root = root.absolute()
         self.name = name
         self._use_cgroups = use_cgroups
+        self._images = images
         self._root_fd = -1
         self._fork_server: _ForkServer | None = None
 
@@ -103,24 +106,25 @@ class NamespaceBackend:
 
     async def create(self, spec: SandboxSpec) -> Created:
         _check_spec(spec)
+        base = self._base(spec)
         forked: list[str] = []
         finished = False
         try:
-            created = await apart(lambda: self._create(spec, forked))
+            created = await apart(lambda: self._create(spec, base, forked))
             finished = True
         finally:
             if forked and not finished:  # cancelled or refused: whoever asked will not come back for it
                 await apart(lambda: self._give_up(spec.key))
         return created
 
-    async def _create(self, spec: SandboxSpec, forked: list[str]) -> Created:
+    async def _create(self, spec: SandboxSpec, base: BaseImage, forked: list[str]) -> Created:
         """Notes in ``forked`` that a new shim was started, which no cancellation comes between."""
         name = self._name_of(spec.key)
         started_s = anyio.current_time()
         if await self._server().fork(name):
             forked.append(name)
         forked_s = anyio.current_time()
-        answer, _ = await self._ask(spec.key, _create_order(spec), b"".join(x.archive for x in spec.layers))
+        answer, _ = await self._ask(spec.key, _create_order(spec, base), b"".join(x.archive for x in spec.layers))
         assert isinstance(answer, Made)
         return Created(
             isolation=Isolation(
@@ -129,7 +133,7 @@ class NamespaceBackend:
                 uid_map=answer.uid_map,
                 limits=tuple(answer.limits),
                 base=spec.base,
-                warnings=tuple(answer.warnings),
+                warnings=(*answer.warnings, *base.warnings),
             ),
             phases={"fork_s": forked_s - started_s, **answer.phases, "create_s": anyio.current_time() - started_s},
             existed=answer.existed,
@@ -165,6 +169,11 @@ class NamespaceBackend:
         _, archive = await self._ask(sandbox, Seal(list(paths)))
         return archive
 
+    async def commit(self, sandbox: str, file: Path, *, max_bytes: int) -> None:
+        """Kill every process inside, then write what was written as an image layer (``sandbox.layer_tar``) into the new
+        ``file`` (a full path). Raises ``SandboxRefused`` where its files claim more than ``max_bytes``, ``ArchiveError``."""
+        await self._ask(sandbox, Commit(str(file), max_bytes))
+
     async def kill(self, sandbox: str) -> None:
         name = self._name_of(sandbox)
         try:
@@ -192,6 +201,14 @@ class NamespaceBackend:
     async def _give_up(self, key: str) -> None:
         with anyio.move_on_after(_KILL_PATIENCE_S, shield=True):
             await self.kill(key)
+
+    def _base(self, spec: SandboxSpec) -> BaseImage:
+        if spec.base == "host":
+            return BaseImage(digest="", layers=(), on_host=True)
+        if self._images is None:
+            text = f"base {spec.base!r} is not known; `host` is, and backend {self.name} was given no images"
+            raise SandboxRefused(f"sandbox {spec.key}: {text}")
+        return self._images.base_image(spec.base)
 
     def _server(self) -> _ForkServer:
         if self._fork_server is None:
@@ -258,7 +275,6 @@ def _check_spec(spec: SandboxSpec) -> None:
             raise SandboxRefused(f"sandbox {spec.key}: {message}")
 
     limits = spec.limits
-    need(spec.base == "host", f"base {spec.base!r} is not known; `host` is")
     need(_is_plain(spec.workdir), f"workdir {spec.workdir!r} must be absolute, without `..`")
     need(math.isfinite(spec.lease_s) and spec.lease_s > 0, f"lease_s = {spec.lease_s} must be positive")
     need(limits.memory_mb >= 16, f"limits.memory_mb = {limits.memory_mb}: a shell needs 16 at least")
@@ -270,24 +286,28 @@ def _check_spec(spec: SandboxSpec) -> None:
     for layer in spec.layers:
         need(_is_plain(layer.at), f"a layer at {layer.at!r}: must be absolute, without `..`")
         need(not layer.read_only or layer.at.strip("/") != "", "a read-only layer can't be laid at /")
+        need(layer.read_only or bool(layer.archive), f"a layer at {layer.at!r} has no archive")
 
 
 def _is_plain(path: str) -> bool:
     return path.startswith("/") and "\0" not in path and not {".", ".."} & set(path.split("/"))
 
 
-def _create_order(spec: SandboxSpec) -> Create:
+def _create_order(spec: SandboxSpec, base: BaseImage) -> Create:
     limits = spec.limits
     return Create(
         workdir=spec.workdir,
-        environment=list(spec.env),
+        environment=[*base.env, *spec.env],
         memory_mb=limits.memory_mb,
         disk_mb=limits.disk_mb,
         processes=limits.processes,
         output_bytes=limits.output_bytes,
         command_s=limits.command_s,
         lease_s=spec.lease_s,
-        layers=[(layer.at, layer.read_only, len(layer.archive)) for layer in spec.layers],
+        layers=[(layer.at, layer.read_only, layer.over_base, len(layer.archive)) for layer in spec.layers],
+        base_host=base.on_host,
+        base_layers=list(base.layers),
+        base_holds=list(base.holds),
     )
 
 

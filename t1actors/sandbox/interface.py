@@ -16,6 +16,9 @@ import msgspec
 
 from t1actors.events import Isolation, OutputChunk
 
+HOST = "host"
+"""The base of a sandbox that stands on no image: the allow-list from the host's /usr."""
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """``output_bytes`` is what one command may return; ``command_s`` caps every command's own ``limit_s``."""
@@ -31,17 +34,20 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """A canonical archive (``t1actors.sandbox.archive``) laid out at the absolute directory ``at``.
 
     A writable layer becomes part of what the sandbox writes: it is owned by the sandbox's root and is in the sealed
-    archive. A read-only layer is a mount that nothing inside can change (nosuid, nodev) and is in no sealed archive.
-    Layers apply in order, later over earlier.
+    archive. A read-only layer is a mount that nothing inside can change (nosuid, nodev) and is in no sealed archive; with
+    ``over_base`` it shows what the base has there too, as far as the archive does not replace or delete it (an archive of
+    no bytes changes nothing). Layers apply in order, later over earlier.
     """
 
     archive: bytes
     at: str
     read_only: bool = False
+    over_base: bool = False
 
 
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What to create. ``base`` names the root file system: ``host`` is the allow-list from the host's /usr."""
+    """What to create. ``base`` names the root file system: ``host`` is the allow-list from the host's /usr, anything else the
+    digest of an image that the backend's ``BaseImages`` know; its variables come before ``env``."""
 
     key: str
     workdir: str = "/app"
@@ -49,7 +55,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     lease_s: float = 120.0
     layers: tuple[Layer, ...] = ()
-    base: str = "host"
+    base: str = HOST
 
 
 class Created(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +104,27 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
     kind: LeftoverKind
     name: str
     trouble: str = ""
+
+
+class BaseImage(msgspec.Struct, frozen=True, kw_only=True):
+    """A root file system by digest, ready to be mounted. ``layers`` are directories, the uppermost first; with ``on_host``
+    they lie on the host's allow-list instead of on nothing. ``holds`` are paths to share a lock on while it is used."""
+
+    digest: str
+    layers: tuple[str, ...]
+    on_host: bool = False
+    env: tuple[tuple[str, str], ...] = ()
+    holds: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What ``Isolation`` must say of it."""
+
+
+class BaseImages(Protocol):
+    """Where a backend finds the images that specs name (``images.store``)."""
+
+    def base_image(self, digest: str) -> BaseImage:
+        """Raises ``SandboxRefused`` for one that is not there."""
+        ...
 
 
 class SandboxBackend(Protocol):

@@ -19,7 +19,8 @@ _MAX_DATA_BYTES = 1 << 34
 
 
 class Create(NamedTuple):
-    """The bytes are the layers' archives, one after the other. ``layers``: at, read_only, size."""
+    """The bytes are the layers' archives, one after the other. ``layers``: at, read_only, over_base, size. ``base_layers``:
+    directories of an image's layers, the uppermost first; ``base_holds``: what to lock."""
 
     workdir: str
     environment: list[tuple[str, str]]
@@ -29,7 +30,10 @@ class Create(NamedTuple):
     output_bytes: int
     command_s: float
     lease_s: float
-    layers: list[tuple[str, bool, int]]
+    layers: list[tuple[str, bool, bool, int]]
+    base_host: bool
+    base_layers: list[str]
+    base_holds: list[str]
 
 
 class Run(NamedTuple):
@@ -51,6 +55,13 @@ class Seal(NamedTuple):
     """Kill everything inside and send the archive."""
 
     paths: list[str]
+
+
+class Commit(NamedTuple):
+    """Kill everything inside and write what was written as an image layer: a tar in a new file on the host."""
+
+    file: str
+    max_bytes: int
 
 
 class Kill(NamedTuple):
@@ -97,9 +108,9 @@ class Failed(NamedTuple):
     texts: list[str]
 
 
-Order = Create | Run | ReadFile | Seal | Kill | Renew
+Order = Create | Run | ReadFile | Seal | Commit | Kill | Renew
 Answer = Made | Ran | Done | Failed
-_KINDS = {kind.__name__: kind for kind in (Create, Run, ReadFile, Seal, Kill, Renew, Made, Ran, Done, Failed)}
+_KINDS = {kind.__name__: kind for kind in (Create, Run, ReadFile, Seal, Commit, Kill, Renew, Made, Ran, Done, Failed)}
 
 
 class WireError(Exception):

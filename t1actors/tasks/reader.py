@@ -15,7 +15,7 @@ from pathlib import Path
 
 import blake3
 
-from t1actors.tasks.dockerfile import read_dockerfile
+from t1actors.tasks.dockerfile import image_environment, read_dockerfile
 from t1actors.tasks.generate import parse_name, sub_goals_of_level
 from t1actors.tasks.settings import Settings, read_settings
 from t1actors.tasks.task import Environment, Task, TaskError
@@ -147,7 +147,7 @@ def _environment(directory: Path, docker_image: str | None) -> Environment:
                 f"{directory / name}: compose files are not supported; describe one container in a Dockerfile"
             )
     if docker_image is not None:
-        return Environment(base=docker_image, workdir="/app")
+        return image_environment(docker_image, f"{directory.parent / 'task.toml'}: environment.docker_image")
     file = directory / "Dockerfile"
     environment = read_dockerfile(file)
     _check_workdir(f"{file}: the working directory", environment.workdir)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from t1actors.tasks.grading import GradingRules
+from t1actors.tasks.recipe import Recipe
 
 
 class TaskError(Exception):
@@ -29,12 +30,20 @@ class Copy:
 
 @dataclass(frozen=True)
 class Environment:
-    """What a Dockerfile of the supported subset says. ``base`` is the image named by FROM."""
+    """What a Dockerfile of the supported subset says. ``base`` is the image named by FROM.
+
+    ``copies`` and ``env`` say all that comes on top of it, unless ``takes_a_build``: then they are empty and only
+    ``recipe`` does."""
 
     base: str
     workdir: str
     copies: tuple[Copy, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    recipe: Recipe | None = None
+
+    @property
+    def takes_a_build(self) -> bool:
+        return self.recipe is not None and self.recipe.takes_a_build
 
 
 @dataclass(frozen=True)

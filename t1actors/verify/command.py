@@ -9,12 +9,18 @@ from __future__ import annotations
 import shlex
 
 from t1actors.sandbox.archive import EMPTY, subtree
-from t1actors.sandbox.interface import Layer
+from t1actors.sandbox.interface import Layer, RunRequest, SandboxBackend
 from t1actors.tasks.task import Task
 from t1actors.verify.inside.places import GRADED, PROGRAMS, SUBJECT
+from t1actors.verify.tools import find_tools
 
 SUBJECT_UID = 61_000
 USES_PYTEST = b"pytest"
+NO_TOOLS = (
+    "the image lacks the Python that the tool layer is made for: pytest, if it has any, is its own, and programs that tests "
+    "start run as the grader's user"
+)
+_PROBE_S = 30.0
 PLAIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -30,15 +36,23 @@ def uses_pytest(tests: Layer) -> bool:
     return USES_PYTEST in tests.archive
 
 
-def tests_command(task: Task, *, tools: bool, subject: bool) -> str:
-    """One command of the sandbox's shell; its status is the script's."""
+async def has_grader(backend: SandboxBackend, sandbox: str) -> bool:
+    """Whether the sandbox has the Python that tool layers are made for, at the same place; its name holds its version."""
+    command = f"{shlex.quote(find_tools().interpreter)} -I -S -c ''"
+    request = RunRequest(key=f"{sandbox}/python", command=command, limit_s=_PROBE_S)
+    return (await backend.run(sandbox, request)).exit_code == 0
+
+
+def tests_command(task: Task, *, tools: bool, subject: bool, image: bool = False) -> str:
+    """One command of the sandbox's shell; its status is the script's. On an ``image`` PATH and bash are the image's, as the
+    shell of a fresh sandbox has them."""
+    path, shell = shlex.quote(dict(task.environment.env).get("PATH", PLAIN_PATH)), "/bin/bash"
+    if image:
+        path, shell = '"$PATH"', '"$BASH"'
     variables = {
-        "PATH": f"{PROGRAMS}:{PLAIN_PATH}" if tools else PLAIN_PATH,
-        SUBJECT: str(SUBJECT_UID) if subject else "",
-        GRADED: ":".join(task.graded_paths),
+        "PATH": f"{PROGRAMS}:{path}" if tools else path,
+        SUBJECT: str(SUBJECT_UID) if subject else "''",
+        GRADED: shlex.quote(":".join(task.graded_paths)),
     }
-    path = dict(task.environment.env).get("PATH")
-    if path is not None:
-        variables["PATH"] = f"{PROGRAMS}:{path}" if tools else path
-    words = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-    return f"{words} /bin/bash --noprofile --norc /tests/test.sh"
+    words = " ".join(f"{name}={value}" for name, value in variables.items())
+    return f"{words} {shell} --noprofile --norc /tests/test.sh"

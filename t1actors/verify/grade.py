@@ -25,10 +25,11 @@ from t1actors.events import GradingMode, Isolation
 from t1actors.payloads import digest_of
 from t1actors.sandbox.archive import EMPTY, archive_of_files, subtree
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxUnavailable
-from t1actors.sandbox.interface import Layer, Limits, RunRequest, SandboxBackend, SandboxSpec
+from t1actors.sandbox.interface import HOST, Layer, Limits, RunRequest, SandboxBackend, SandboxSpec
+from t1actors.sandbox.standing import tree_left_at
 from t1actors.tasks.layers import environment_layers, tests_layer
 from t1actors.tasks.task import Task, TaskError
-from t1actors.verify.command import closed, tests_command, uses_pytest
+from t1actors.verify.command import NO_TOOLS, closed, has_grader, tests_command, uses_pytest
 from t1actors.verify.evidence import gather
 from t1actors.verify.judge import judge
 from t1actors.verify.toolbox import ToolLayer
@@ -53,7 +54,7 @@ async def grade(
     lease_s: float,
     limits: Limits,
     tool_layer: ToolLayer | None = None,
-    base: str = "host",
+    base: str = HOST,
 ) -> Verdict:
     """The verdict on ``layer``, the sealed archive (rooted at /) of a trial at ``task``.
 
@@ -62,14 +63,14 @@ async def grade(
         deadline_s: the longest this may take, at most the task's own verifier timeout for the tests themselves.
         limits: of the trial's sandbox; the grader has room for what the agent left on top of them.
         tool_layer: what tests that use pytest are given (``verify.toolbox``); others are graded without.
-        base: the root file system of the trial's sandbox, as its spec named it.
+        base: what the trial's sandbox stood on; an image has the programs that grade in it, and its digest is theirs.
 
     Raises:
         VerifyError: nothing can be graded on this host (no interpreter under /usr).
         SandboxUnavailable: no sandbox can be made (any more): the fork server ended, say; start the backend anew.
     """
     started = time.monotonic()
-    tools = find_tools()
+    tools_digest = _tools_digest(base)
     run = _Grading()
     verdict = Verdict("infra", detail=f"not graded within {deadline_s:g} s")
     with anyio.move_on_after(deadline_s) as scope:
@@ -93,16 +94,25 @@ async def grade(
                     command_s=limit_s,
                 ),
                 lease_s=lease_s,
-                layers=(*_environment(task), _LOGS, *fixed, *_agent_trees(task, layer)),
+                layers=(*_environment(task, base), _LOGS, *fixed, *_agent_trees(task, layer, base)),
                 base=base,
             )
-            command = tests_command(task, tools=given is not None, subject=task.grading.subject == "user")
+            began = time.monotonic()
+            run.isolation = (await backend.create(spec)).isolation
+            run.phases["create"] = time.monotonic() - began
+            warnings: list[str] = []
+            if given is not None and base != HOST and not await has_grader(backend, key):
+                given, run.tool_layer_digest = None, ""
+                warnings.append(NO_TOOLS)
+            command = tests_command(
+                task, tools=given is not None, subject=task.grading.subject == "user", image=base != HOST
+            )
             request = RunRequest(key=f"{key}/tests", command=command, limit_s=limit_s)
-            verdict = await _run_tests(task, spec, backend, run, request)
+            verdict = await _run_tests(task, key, backend, run, request)
             if given is not None and task.grading.subject == "grader":
-                warning = "programs that tests start run as the grader's user: task.toml says so"
-                verdict = replace(verdict, warnings=(*verdict.warnings, warning))
-            if digest_of(tests_layer(task).archive) != run.tests_digest or find_tools().digest != tools.digest:
+                warnings.append("programs that tests start run as the grader's user: task.toml says so")
+            verdict = replace(verdict, warnings=(*verdict.warnings, *warnings))
+            if digest_of(tests_layer(task).archive) != run.tests_digest or _tools_digest(base) != tools_digest:
                 verdict = Verdict("infra", detail="the tests or the tools changed on the host during grading")
         except SandboxDied as error:
             verdict = Verdict("verifier_crash" if error.cause == "memory" else "infra", detail=str(error))
@@ -120,7 +130,7 @@ async def grade(
         verdict,
         mode=_MODE,
         tests_digest=run.tests_digest,
-        tools_digest=tools.digest,
+        tools_digest=tools_digest,
         tool_layer_digest=run.tool_layer_digest,
         isolation=run.isolation,
         output=run.output,
@@ -145,30 +155,30 @@ class _Grading:
     phases: dict[str, float] = field(default_factory=dict[str, float])
 
 
-def _environment(task: Task) -> tuple[Layer, ...]:
-    """The environment's files, but for what lies at the graded paths."""
-    layers = environment_layers(task)
+def _tools_digest(base: str) -> str:
+    return find_tools().digest if base == HOST else base.removeprefix("sha256:")
+
+
+def _environment(task: Task, base: str) -> tuple[Layer, ...]:
+    """The environment's files, but for what lies at the graded paths; an image has them."""
+    layers = environment_layers(task) if base == HOST else ()
     return tuple(x for x in layers if not any(f"{x.at}/".startswith(f"{path}/") for path in task.graded_paths))
 
 
-def _agent_trees(task: Task, layer: bytes) -> tuple[Layer, ...]:
+def _agent_trees(task: Task, layer: bytes, base: str) -> tuple[Layer, ...]:
     """What the agent left at the graded paths; a directory it deleted is an empty one."""
+    if base != HOST:
+        return tuple(tree_left_at(layer, path) for path in task.graded_paths)
     return tuple(Layer(archive=subtree(layer, path) or EMPTY, at=path, read_only=True) for path in task.graded_paths)
 
 
-async def _run_tests(
-    task: Task, spec: SandboxSpec, backend: SandboxBackend, run: _Grading, request: RunRequest
-) -> Verdict:
-    began = time.monotonic()
-    created = await backend.create(spec)
-    run.isolation = created.isolation
-    run.phases["create"] = time.monotonic() - began
+async def _run_tests(task: Task, sandbox: str, backend: SandboxBackend, run: _Grading, request: RunRequest) -> Verdict:
     run.testing = True
-    result = await backend.run(spec.key, request)
+    result = await backend.run(sandbox, request)
     run.testing = False
     run.output = result.text.strip()[-LARGEST_OUTPUT_CHARS:]
     run.phases["tests"] = result.seconds
     began = time.monotonic()
-    evidence = await gather(backend, spec.key, result)
+    evidence = await gather(backend, sandbox, result)
     run.phases["read"] = time.monotonic() - began
     return replace(judge(task, evidence), stand_ins=evidence.stand_ins)

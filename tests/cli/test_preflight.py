@@ -50,9 +50,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Fifteen tasks, three of which no sandbox here can be given."""
     directory = tmp_path_factory.mktemp("own") / "tasks"
     names = make_tasks(directory, levels=[1, 2], count=15, seed=900)
-    for old, new in zip(names[:3], ("needs-build", "needs-network", "wrong-type"), strict=True):
+    for old, new in zip(names[:3], ("needs-user", "needs-network", "wrong-type"), strict=True):
         (directory / old).rename(directory / new)
-    spoil(directory / "needs-build", "environment/Dockerfile", new="FROM debian\nRUN apt-get install -y jq\n")
+    spoil(directory / "needs-user", "environment/Dockerfile", new="FROM debian\nUSER somebody\n")
     network = ("allow_internet = false", "allow_internet = true")
     spoil(directory / "needs-network", "task.toml", old=network[0], new=network[1])
     spoil(directory / "wrong-type", "task.toml", old="timeout_sec = 60.0", new='timeout_sec = "a minute"')
@@ -70,13 +70,13 @@ def test_what_can_be_used_is_counted_and_the_rest_is_named_with_its_reason(writt
     found = preflight(configured(written), None)
     text = "\n".join(found.lines)
     assert f"tasks  usable 12 of 15 in {written}: 8 train, 2 heldout, 2 warmup" in text
-    assert "left out needs-build: environment/Dockerfile, line 2: RUN is not supported yet" in text
+    assert "left out needs-user: environment/Dockerfile, line 2: USER is not supported; supported are" in text
     assert "left out needs-network: it asks for a network (network_mode or allow_internet): sandboxes have none" in text
     assert "left out wrong-type: task.toml: verifier.timeout_sec = 'a minute': expected a number above 0" in text
     assert "task.toml has the key agent.timeout_secs, which means nothing here; did you mean agent.timeout_sec?" in text
     assert "the host's own /usr stands in for the images python:3.12-slim-bookworm (12)" in text
     assert "a step launches 24 trials from 8 training tasks: some are drawn more than once" in text
-    for name in ("needs-build", "needs-network", "wrong-type"):
+    for name in ("needs-user", "needs-network", "wrong-type"):
         assert f"| {name} | " in found.tasks_md
     assert found.tasks_md.count(" train | ") == 8
 
@@ -85,8 +85,9 @@ def test_what_can_be_used_is_counted_and_the_rest_is_named_with_its_reason(writt
     ("sets", "reason"),
     [
         (
-            ["sandbox.host_base=false"],
-            "no image store; the host's own /usr stands in with --set sandbox.host_base=true",
+            ["sandbox.host_base=false", "sandbox.images=/nowhere"],
+            "its image python:3.12-slim-bookworm is not in /nowhere: `t1 image import python:3.12-slim-bookworm SOURCE` "
+            "imports it, or the host's own /usr stands in with --set sandbox.host_base=true",
         ),
         (["sandbox.memory_mb=64"], "needs 256 MB of memory, a sandbox has 64: --set sandbox.memory_mb=256"),
         (["sandbox.disk_mb=32"], "needs 64 MB of disk, a sandbox has 32: --set sandbox.disk_mb=64"),

@@ -17,6 +17,7 @@ SUFFIXES = (".py", ".md", ".toml", ".json", ".sh", ".svg", ".png")
 OF_A_RUN_OR_A_TASK = {
     "report.md", "report.json", "config.toml", "mine.toml", "task.toml", "instruction.md", "test.sh", "solve.sh", "check.py",
     "sitecustomize.py", "conftest.py", "ctrf.json", "tasks.json", "config.json", "tokenizer.json",
+    "manifest.json",
 }  # fmt: skip
 """Files that a run, a task or a reader writes."""
 

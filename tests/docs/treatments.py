@@ -29,6 +29,8 @@ TREATMENTS = (
     Treatment(r"t1 log tail -f ", "parse", "follows; tests/cli/test_log_tools.py runs it"),
     Treatment(r"t1 sandbox\b", "parse", "needs root; tests/cli/test_sandbox_reap.py runs it"),
     Treatment(r"t1 (log|runs|config|doctor|task|replay)\b", "run"),
+    Treatment(r"t1 image (list|prune)\b", "run"),
+    Treatment(r"t1 image\b", "parse", "needs an archive or a registry; tests/cli/test_image_commands.py runs them"),
     Treatment(r"t1 grade .*--all", "slow", "grades every trial of the recorded run again"),
     Treatment(r"t1 grade RUN ", "parse", "needs a trial; tests/cli/test_grade.py grades some"),
     Treatment(r"t1 grade\b", "run"),

@@ -22,7 +22,7 @@ class Live:
 
     def __call__(self, body, *, loop="trio", use_cgroups=True, expect_left=False):
         async def main():
-            backend = NamespaceBackend(self.root, name="test", use_cgroups=use_cgroups)
+            backend = self.make_backend(use_cgroups=use_cgroups)
             async with backend.running():
                 try:
                     return await body(backend)
@@ -36,6 +36,9 @@ class Live:
         if not expect_left:
             self.assert_nothing_left()
         return result
+
+    def make_backend(self, *, use_cgroups):
+        return NamespaceBackend(self.root, name="test", use_cgroups=use_cgroups)
 
     def processes(self):
         """What runs for this root: shims, inits, and all that is in their control groups."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from t1actors.sandbox.archive import find_file
-from t1actors.tasks.dockerfile import read_dockerfile
+from t1actors.tasks.dockerfile import read_dockerfile, run_words
 from t1actors.tasks.layers import environment_layers
 from t1actors.tasks.reader import read_task, read_tasks, task_digest
 from t1actors.tasks.task import Copy, TaskError
@@ -157,25 +157,57 @@ def test_the_dockerfile_subset_is_read_with_comments_and_continued_lines(tmp_pat
     [
         ("", "no FROM"),
         ("WORKDIR /app\n", "line 1: WORKDIR before FROM"),
-        ("FROM a\n\n# c\nRUN true\n", "line 4: RUN is not supported yet"),
-        ("FROM a\nFROM b\n", "line 2: a second FROM"),
-        ("FROM --platform=x a\n", "FROM --platform is not supported yet"),
-        ("FROM a\nCOPY --from=b c /d\n", "COPY --from is not supported yet"),
-        ("FROM a\nCOPY --chmod=1 c /d\n", "COPY --chmod is not supported yet"),
-        ("FROM a\nCOPY ../secret /d\n", "plain paths inside the environment directory"),
-        ("FROM a\nCOPY *.py /d\n", "plain paths inside the environment directory"),
+        ("FROM a\n\n# c\nUSER me\n", "line 4: USER is not supported"),
+        ("FROM a\nADD https://x/y /z\n", "line 2: ADD with a URL is not supported"),
+        ("FROM a\nRUN --mount=type=cache true\n", "line 2: RUN --mount is not supported"),
+        ("FROM a\nRUN cat <<END\nx\n", "line 2: RUN <<END has no line END"),
+        ("FROM --platform=windows/amd64 a\n", "FROM --platform=windows/amd64: sandboxes run Linux"),
+        ("FROM a\nCOPY --parents c /d\n", "COPY --parents is not supported"),
+        ("FROM a\nCOPY --chown=me c /d\n", "COPY --chown=me: only root's"),
+        ("FROM a\nCOPY --chmod=1 c /d\n", "COPY --chmod=1: expected a mode"),
+        ("FROM a\nCOPY ../secret /d\n", "paths inside the environment directory"),
         ("FROM a\nCOPY a\n", "expected COPY source... target"),
         ("FROM a\nCOPY [1\n", "not a JSON list"),
         ("FROM a\nENV X\n", "expected ENV NAME=value"),
-        ("FROM a\nENV X=$Y\n", r"variables \(\$\) in ENV are not supported yet"),
+        ("FROM a\nENV X=${Y%z}\n", "only :-, :. and :. are supported"),
+        ("# escape=`\nFROM a\n", "line 1: the escape character ` is not supported"),
         ("FROM a\nWORKDIR\n", "WORKDIR needs an argument"),
-        ('FROM a\nWORKDIR "/a\n', "line 2: No closing quotation"),
+        ('FROM a\nWORKDIR "/a\n', "line 2: no closing quotation"),
         ("FROM a\nFLY away\n", "'FLY' is no Dockerfile instruction"),
     ],
 )
 def test_a_dockerfile_refusal_names_line_and_instruction(tmp_path: Path, text: str, says: str):
     with pytest.raises(TaskError, match=says):
         dockerfile(tmp_path, text)
+
+
+def test_stages_flags_and_heredocs_are_read_as_they_are_written(tmp_path: Path):
+    environment = dockerfile(
+        tmp_path,
+        "# syntax=docker/dockerfile:1\nARG V=3.12\nFROM python:$V-slim AS Tools\n"
+        "RUN echo $((1<<2)) '<<A B' \\\n  && python3 - <<'PY' > /out\nprint(1)\nPY\n"
+        'FROM tools\nENV HOME_OF=/srv\nWORKDIR $HOME_OF/app\nCOPY --from=tools --chmod=755 /out /out\nCMD ["bash"]\n',
+    )
+    recipe = environment.recipe
+    assert recipe is not None
+    assert environment.takes_a_build
+    assert (environment.base, environment.workdir, environment.copies, environment.env) == (
+        "python:3.12-slim", "/srv/app", (), (),
+    )  # fmt: skip
+    tools, last = recipe.stages
+    assert (tools.name, last.base) == ("tools", "tools")
+    [run] = tools.instructions
+    assert (run.line, [document.text for document in run.heredocs]) == (4, ["print(1)\n"])
+    assert run_words(run) == ["/bin/sh", "-c", "echo $((1<<2)) '<<A B'   && python3 - <<'PY' > /out\nprint(1)\nPY"]
+    assert dict(last.instructions[2].flags) == {"from": "tools", "chmod": "755"}
+
+
+def test_a_file_of_from_workdir_copy_and_env_alone_takes_no_build(tmp_path: Path):
+    assert not dockerfile(tmp_path, "FROM x\nWORKDIR /app\nCOPY a /b\nENV A=1\nCMD bash\n").takes_a_build
+    for line in ("RUN true", "ARG A", "COPY *.py /b", "COPY --chmod=600 a /b", "ENV A=$B", "FROM y"):
+        assert dockerfile(tmp_path, f"FROM x\nWORKDIR /app\n{line}\n").takes_a_build, line
+    (tmp_path / ".dockerignore").write_text("a\n")
+    assert dockerfile(tmp_path, "FROM x\nWORKDIR /app\n").takes_a_build
 
 
 def test_copied_files_land_where_docker_would_put_them(tmp_path: Path):

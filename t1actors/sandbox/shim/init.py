@@ -35,6 +35,8 @@ _IDS = 65_536
 _KEPT_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 31)
 _READ_BYTES = 4096
 SHELL = "/usr/bin/bash"
+_SHELL_OF_AN_IMAGE = "/bin/bash"
+"""Where an image without merged /usr has it."""
 # What Python and the shim ignore, a shell must not: it would hand it on to everything it starts.
 _INHERITED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -177,7 +179,7 @@ def _start_shell(inside: Inside, shells: set[int]) -> None:
         os.chdir("/")
     try:
         pid = os.posix_spawn(
-            SHELL,
+            SHELL if os.path.exists(SHELL) else _SHELL_OF_AN_IMAGE,
             ["bash", "--noprofile", "--norc", "/dev/.t1/in"],
             inside.environment,
             file_actions=[(os.POSIX_SPAWN_DUP2, inside.status_fd, STATUS_FD)],

@@ -1,8 +1,9 @@
-"""The sandbox's root file system: an allow-list of the host over nothing.
+"""The sandbox's root file system: an allow-list of the host over nothing, or an image's layers, or both.
 
     own    tmpfs of the shim: the skeleton (``lower``), /dev with the shell's control files, read-only layers
     disk   tmpfs of the trial, as large as its disk limit: the overlay's ``upper`` and ``work``
-    merged overlay of skeleton and upper; /usr, /etc/alternatives, /proc, /dev and the read-only layers mount on it
+    merged overlay of skeleton, image and upper; /proc, /dev and the read-only layers mount on it, and with the host as base
+           /usr and /etc/alternatives
 
 Guarantees: the host's / is never a lower layer; nothing of the host is reachable but /usr and /etc/alternatives
 (read-only, as a user that owns nothing there) and the files of /etc named here, which are copies; no mount follows a
@@ -19,6 +20,7 @@ from typing import NamedTuple
 
 from t1actors.sandbox.archive import OPEN_DIRECTORY
 from t1actors.sandbox.errors import SandboxRefused
+from t1actors.sandbox.shim.layers import check_image, hold, make_places, make_workdir, mount_layers
 from t1actors.sandbox.shim.linux import (
     MS_BIND,
     MS_NODEV,
@@ -32,6 +34,7 @@ from t1actors.sandbox.shim.linux import (
     mount,
     open_beneath,
     set_file_system_ids,
+    unmount,
 )
 from t1actors.sandbox.unpack import remove_tree, unpack
 
@@ -62,6 +65,10 @@ _WRITTEN_FILES = {
         "account required pam_permit.so\npassword required pam_deny.so\nsession required pam_permit.so\n"
     ),
 }
+_IMAGE_DIRECTORIES = ("dev", "etc", "proc", "root", "run", "sys", "var")
+"""Below the image: only where it has none."""
+_NAMES = ("hostname", "hosts", "resolv.conf")
+"""Above the image, as they are another in every sandbox."""
 _DIRECTORIES = (
     "app", "boot", "dev", "etc", "etc/alternatives", "etc/pam.d", "home", "logs", "logs/agent", "logs/verifier", "media",
     "mnt", "opt", "proc", "run", "run/lock", "srv", "sys", "usr", "var", "var/cache", "var/lib", "var/log", "var/spool",
@@ -99,14 +106,27 @@ class LayerBytes(NamedTuple):
 
     at: str
     read_only: bool
+    over_base: bool
     archive: bytes
+
+
+class Base(NamedTuple):
+    """What lies below the trial's own layer: directories of an image's layers, the uppermost first, and the host's
+    allow-list or not."""
+
+    host: bool = True
+    layers: tuple[str, ...] = ()
+    holds: tuple[str, ...] = ()
+    """Paths in the image store to lock for the sandbox's life."""
 
 
 class Root(NamedTuple):
     """Where the parts of a root are, or will be. Paths hold in the shim's mount namespace."""
 
     own: str
-    read_only_at: tuple[str, ...]
+    base: Base
+    read_only: tuple[tuple[str, str], ...]
+    """What is mounted read-only: where, and from where."""
     binds: tuple[str, ...]
 
     @property
@@ -126,9 +146,14 @@ class Root(NamedTuple):
         return f"{self.own}{CONTROL}"
 
 
-def plan_root(own: str, host: HostFiles, layers: Sequence[LayerBytes]) -> Root:
+def plan_root(own: str, host: HostFiles, layers: Sequence[LayerBytes], base: Base) -> Root:
     """What ``make_root`` will make at the empty directory ``own``."""
-    return Root(own, tuple(layer.at for layer in layers if layer.read_only), ("usr", *host.directories))
+    read_only: list[tuple[str, str]] = []
+    for number, layer in enumerate(layers):
+        if layer.read_only:
+            source = f"merged/{layer.at.strip('/')}" if layer.over_base else f"layers/{number}"
+            read_only.append((layer.at, f"{own}/{source}"))
+    return Root(own, base, tuple(read_only), ("usr", *host.directories) if base.host else ())
 
 
 def make_root(
@@ -139,18 +164,19 @@ def make_root(
     Raises:
         StepFailed: the step that the host refused.
         ArchiveError: a layer's bytes.
-        SandboxRefused: the layers are too large.
+        SandboxRefused: the layers are too large, or the image lacks what a sandbox needs.
     """
-    own = root.own
+    own, base = root.own, root.base
+    hold(base.holds)
     mount("none", "/", flags=MS_REC | MS_SLAVE)  # what the host unmounts goes here too; nothing goes the other way
-    fixed_bytes = sum(len(layer.archive) for layer in layers if layer.read_only)
+    fixed_bytes = sum(len(layer.archive) for layer in layers if layer.read_only and not layer.over_base)
     # Many small files take more room than their archive: whoever asks for read-only layers allows it as disk.
     own_mb = _OWN_BASE_MB + (disk_mb + 2 * (fixed_bytes >> 20) if fixed_bytes else 0)
     mount("t1-own", own, "tmpfs", flags=MS_NOSUID, options=f"size={own_mb}m,mode=755")
     os.chdir(own)
     previous_umask = os.umask(0)
-    for name, mode in (("disk", 0o755), ("dev", 0o755), ("lower", 0o755), ("layers", 0o755), ("merged", 0o755)):
-        os.mkdir(name, mode)
+    for name in ("disk", "dev", "lower", "layers", "merged"):
+        os.mkdir(name, 0o755)
     inodes = max(2048, disk_mb * 256)
     mount(
         "t1-disk", "disk", "tmpfs", flags=MS_NOSUID | MS_NODEV, options=f"size={disk_mb}m,nr_inodes={inodes},mode=755"
@@ -160,18 +186,33 @@ def make_root(
     _make_devices()
     for place in ("lower", "disk/upper", "layers"):
         os.chown(place, uid, uid)
-    fixed = 0
-    set_file_system_ids(uid, uid)  # from here on files belong to the sandbox's root
+    lowers = "lower"
+    if base.layers:
+        os.mkdir("base", 0o755)
+        lowers = ":".join([*mount_layers(base.layers, "base", uid), "lower"])
     try:
-        _make_skeleton(host)
-        for layer in layers:
-            if layer.read_only:
-                _lay_out(layer.archive, _make_directory("layers", str(fixed)), overlay=False)
-                fixed += 1
+        set_file_system_ids(uid, uid)  # from here on files belong to the sandbox's root
+        if base.host:
+            _make_skeleton(host)
+        else:
+            _make_image_skeleton()
+            lowers = f"layers/names:{lowers}"
+        set_file_system_ids(0, 0)
+        on_image = bool(base.layers) or not base.host
+        over = [layer.at for layer in layers if layer.over_base or not layer.read_only]
+        if on_image and over:
+            _mount_overlay(lowers)
+            make_places("merged", over, uid)
+            unmount("merged")
+        set_file_system_ids(uid, uid)
+        for number, layer in enumerate(layers):
+            if layer.read_only and not layer.over_base:
+                _lay_out(layer.archive, _make_directory("layers", str(number)), overlay=False)
                 _make_directory("disk/upper", layer.at)
-            else:
+            elif layer.archive:
                 _lay_out(layer.archive, _make_directory("disk/upper", layer.at), overlay=True)
-        _make_directory("disk/upper", workdir)
+        if not on_image:
+            _make_directory("disk/upper", workdir)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise SandboxRefused(f"the layers do not fit the disk of {disk_mb} MB; raise limits.disk_mb") from error
@@ -179,14 +220,18 @@ def make_root(
     finally:
         set_file_system_ids(0, 0)
     os.umask(previous_umask)
-    mount(
-        "t1-root",
-        "merged",
-        "overlay",
-        flags=MS_NOSUID | MS_NODEV,
-        options="lowerdir=lower,upperdir=disk/upper,workdir=disk/work",
-    )
+    _mount_overlay(lowers)
+    if on_image:
+        if not base.host:
+            check_image("merged")
+        make_workdir("merged", workdir, uid)
     os.chdir("/")
+
+
+def _mount_overlay(lowers: str) -> None:
+    # A directory that is renamed is copied, so that the upper layer says what it is without the ones below it.
+    options = f"lowerdir={lowers},upperdir=disk/upper,workdir=disk/work,redirect_dir=off,metacopy=off"
+    mount("t1-root", "merged", "overlay", flags=MS_NOSUID | MS_NODEV, options=options)
 
 
 def _make_devices() -> None:
@@ -217,9 +262,24 @@ def _make_skeleton(host: HostFiles) -> None:
         os.symlink(target, f"lower/{name}")
     os.symlink("../usr/lib/os-release", "lower/etc/os-release")
     for name, data in host.etc.items():
-        fd = os.open(f"lower/etc/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        os.write(fd, data)
-        os.close(fd)
+        _write_etc("lower", name, data)
+
+
+def _write_etc(root: str, name: str, data: bytes) -> None:
+    fd = os.open(f"{root}/etc/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    os.write(fd, data)
+    os.close(fd)
+
+
+def _make_image_skeleton() -> None:
+    for name in _IMAGE_DIRECTORIES:
+        os.mkdir(f"lower/{name}", 0o700 if name == "root" else 0o755)
+    for name in ("tmp", "var/tmp"):
+        os.mkdir(f"lower/{name}", 0o1777)
+    for name in ("layers/names", "layers/names/etc"):
+        os.mkdir(name, 0o755)
+    for name in _NAMES:
+        _write_etc("layers/names", name, _WRITTEN_FILES[name].encode())
 
 
 def _make_directory(root: str, path: str) -> int:
@@ -251,10 +311,10 @@ def enter_root(root: Root, *, uid: int, shm_mb: int) -> None:
     merged = os.open(root.merged, OPEN_DIRECTORY)
     for name in root.binds:
         bind_read_only(f"/{name}", _place(merged, name), named=f"/{name}")
-    if os.path.isdir("/etc/alternatives"):
+    if root.base.host and os.path.isdir("/etc/alternatives"):
         bind_read_only("/etc/alternatives", _place(merged, "etc/alternatives"), named="/etc/alternatives")
-    for number, at in enumerate(root.read_only_at):
-        bind_read_only(f"{root.own}/layers/{number}", _place(merged, at), named=at)
+    for at, source in root.read_only:
+        bind_read_only(source, _place(merged, at), named=at)
     mount("proc", _place(merged, "proc"), "proc", flags=MS_NOSUID | MS_NODEV | MS_NOEXEC, named="/proc")
     mount(f"{root.own}/dev", _place(merged, "dev"), flags=MS_BIND, named="/dev")
     options = f"newinstance,ptmxmode=0666,mode=620,gid={uid + 5}"

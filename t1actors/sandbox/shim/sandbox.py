@@ -17,7 +17,7 @@ from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.init import NAMESPACES, Inside, run_init, uid_map
 from t1actors.sandbox.shim.limits import Controllers, Guard
 from t1actors.sandbox.shim.linux import StepFailed
-from t1actors.sandbox.shim.rootfs import HostFiles, LayerBytes, Root, make_root, plan_root
+from t1actors.sandbox.shim.rootfs import Base, HostFiles, LayerBytes, Root, make_root, plan_root
 from t1actors.sandbox.shim.shell import Shell
 from t1actors.sandbox.unpack import remove_tree
 from t1actors.sandbox.wire import Create, Made
@@ -26,9 +26,10 @@ REPORT_BYTES = 4096
 _FIRST_UID = 0x10000000
 _UIDS = 65_536
 _UID_RANGES = 8192
+_HOST_ENVIRONMENT = {"LC_ALL": "C"}
+"""An image has a locale of its own, or none."""
 _BASE_ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "LC_ALL": "C",
     "HOME": "/root",
     "TERM": "dumb",
 }
@@ -49,6 +50,7 @@ class Built(NamedTuple):
 
     made: Made
     root: Root
+    first_uid: int
     guard: Guard
     shell: Shell
     orders_fd: int
@@ -77,8 +79,8 @@ class Sandbox:
         prepared = self._prepared
         layers: list[LayerBytes] = []
         at = 0
-        for place, read_only, size_bytes in order.layers:
-            layers.append(LayerBytes(place, read_only, data[at : at + size_bytes]))
+        for place, read_only, over_base, size_bytes in order.layers:
+            layers.append(LayerBytes(place, read_only, over_base, data[at : at + size_bytes]))
             at += size_bytes
         first_uid = _claim_uids()
         guard = self._guard = Guard(
@@ -88,7 +90,9 @@ class Sandbox:
             processes=order.processes,
         )
         os.mkdir(f"{self._directory}/fs")
-        root = plan_root(f"{self._directory}/fs", prepared.host_files, layers)
+        base = Base(order.base_host, tuple(order.base_layers), tuple(order.base_holds))
+        root = plan_root(f"{self._directory}/fs", prepared.host_files, layers, base)
+        own_environment = _HOST_ENVIRONMENT if base.host else {}
         their_orders, orders = os.pipe2(os.O_CLOEXEC)
         reports, their_reports = os.pipe2(os.O_CLOEXEC)
         status, their_status = os.pipe2(os.O_CLOEXEC)
@@ -100,7 +104,7 @@ class Sandbox:
             first_uid=first_uid,
             memory_mb=order.memory_mb,
             workdir=order.workdir,
-            environment={**_BASE_ENVIRONMENT, **dict(order.environment)},
+            environment={**_BASE_ENVIRONMENT, **own_environment, **dict(order.environment)},
             filter_program=prepared.filter_program,
             orders_fd=their_orders,
             reports_fd=their_reports,
@@ -134,7 +138,7 @@ class Sandbox:
             warnings=["memory is only watched, a burst can overshoot"] if guard.watches_memory else [],
             phases={"root_s": round(laid_out_s - started_s, 6), "isolate_s": round(ended_s - laid_out_s, 6)},
         )
-        return Built(made, root, guard, shell, orders, reports, self._init_pid)
+        return Built(made, root, first_uid, guard, shell, orders, reports, self._init_pid)
 
     def kill_inside(self) -> None:
         """Every process inside is dead and reaped when this returns."""

@@ -28,6 +28,7 @@ from t1actors.sandbox.shim.sandbox import REPORT_BYTES, Built, Prepared, Sandbox
 from t1actors.sandbox.shim.shell import CommandResult
 from t1actors.sandbox.wire import (
     Answer,
+    Commit,
     Create,
     Done,
     Failed,
@@ -189,6 +190,8 @@ class Shim:
         elif isinstance(order, ReadFile):
             content = self._read_file(self._built, order)
             self._answer(connection, Done(content is not None), content or b"")
+        elif isinstance(order, Commit):
+            self._commit(self._built, connection, order)
         else:
             assert isinstance(order, Seal)
             self._seal(self._built, connection, order)
@@ -254,11 +257,29 @@ class Shim:
             os.close(fd)
         return data if len(data) <= order.max_bytes else None
 
-    def _seal(self, built: Built, connection: _Connection, order: Seal) -> None:
+    def _stop_for_good(self, built: Built) -> None:
         self._sealed = True
         if self._alive:
             text = f"sandbox {self._name}: was sealed while commands waited"
             self._stop_commands(built, Failed("SandboxSealed", [text]))
+
+    def _commit(self, built: Built, connection: _Connection, order: Commit) -> None:
+        # Few sandboxes are committed: the others need not carry what this takes.
+        from t1actors.sandbox.layer_tar import commit_tree
+
+        self._stop_for_good(built)
+        try:
+            commit_tree(built.root.upper, order.file, first_uid=built.first_uid, max_bytes=order.max_bytes)
+        except (ArchiveError, SandboxRefused) as error:
+            self._answer(connection, Failed(type(error).__name__, [f"sandbox {self._name}: {error}"]))
+        except OSError as error:
+            text = f"sandbox {self._name}: {order.file} can't be written: {error.strerror}"
+            self._answer(connection, Failed("SandboxRefused", [text]))
+        else:
+            self._answer(connection, Done())
+
+    def _seal(self, built: Built, connection: _Connection, order: Seal) -> None:
+        self._stop_for_good(built)
         wanted = [tuple(os.fsencode(n) for n in path.split("/") if n) for path in order.paths]
 
         def keep(names: tuple[bytes, ...]) -> bool:

@@ -1,0 +1,24 @@
+"""What the pool says of trials whose sandboxes were lost, made again, or cannot be had."""
+
+from __future__ import annotations
+
+from t1actors.actors.restoring import Diverged, Restored
+from t1actors.events import AnyEvent, ObservationDiverged, SandboxRestored, TrialFailed
+
+
+def failed(trial: str, error: Exception) -> TrialFailed:
+    """The trial ends with ``error``, which infrastructure caused."""
+    return TrialFailed(trial=trial, cause=type(error).__name__, detail=str(error))
+
+
+def restored(trial: str, made: Restored | None) -> list[AnyEvent]:
+    """Its sandbox was made again; nothing where it was not."""
+    if made is None:
+        return []
+    return [SandboxRestored(trial=trial, turns=made.turns, seconds=made.seconds)]
+
+
+def diverged(trial: str, found: Diverged) -> list[AnyEvent]:
+    """A sandbox made again shows other things than the first one did."""
+    event = ObservationDiverged(trial=trial, turn=found.turn, recorded=found.recorded, observed=found.observed)
+    return [event, failed(trial, found)]
