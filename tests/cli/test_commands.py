@@ -37,7 +37,7 @@ def recorded(tmp_path):
 
 
 def test_all_commands_of_the_readme_are_there():
-    wanted = {"run", "replay", "report", "runs", "doctor", "config show", "tasks make"}
+    wanted = {"run", "replay", "report", "runs", "doctor", "config show", "tasks make", "sandbox reap"}
     wanted |= {f"log {name}" for name in ("cat", "tail", "check", "export", "salvage", "sweep", "trim")}
     assert wanted | {"warmstart demos", "warmstart make"} == {" ".join(path) for path in commands(app)}
 
