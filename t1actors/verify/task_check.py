@@ -46,6 +46,10 @@ class EnvironmentFailed(Exception):
     """The task's environment cannot be made: says why."""
 
 
+class ProgramsMissing(Exception):
+    """The task's environment has no program of a name that the task needs: says which."""
+
+
 @dataclass(frozen=True)
 class Ground:
     """What a trial's sandbox starts from."""
@@ -117,6 +121,8 @@ async def check_task(
             solved = [
                 await _try(task, backend, f"{key}.reference{n}", limits, solving, solve=True) for n in range(runs)
             ]
+    except ProgramsMissing as error:
+        return msgspec.structs.replace(record, problems=(Problem(part="needs", text=str(error)),))
     except EnvironmentFailed as error:
         return msgspec.structs.replace(record, problems=(Problem(part="build", text=str(error)),))
     return _recorded(task, record, untouched, solved)
@@ -170,6 +176,8 @@ async def _worked(
     solving = output = ""
     try:
         await _create(task, backend, key, limits, ground)
+        if not solve:
+            await _look_for_programs(task, backend, key)
         if solve:
             limit_s = task.agent_timeout_s or REFERENCE_LIMIT_S
             variables = "".join(f"{name}={shlex.quote(value)} " for name, value in task.solution_env)
@@ -187,6 +195,16 @@ async def _worked(
     finally:
         with anyio.move_on_after(_KILL_S, shield=True), contextlib.suppress(SandboxError):
             await backend.kill(key)
+
+
+async def _look_for_programs(task: Task, backend: SandboxBackend, key: str) -> None:
+    names = " ".join(shlex.quote(name) for name in task.programs)
+    if not names:
+        return
+    command = f'for name in {names}; do command -v "$name" >/dev/null || echo "$name"; done'
+    result = await backend.run(key, RunRequest(key=f"{key}/programs", command=command, limit_s=_KILL_S))
+    if result.text.strip():
+        raise ProgramsMissing(f"needs {', '.join(result.text.split())}, and its environment has none")
 
 
 async def _create(task: Task, backend: SandboxBackend, key: str, limits: Limits, ground: Ground) -> None:
