@@ -127,7 +127,7 @@ def choose_tasks(config: Config, harness: NativeHarness) -> tuple[TaskChoice, li
         ChosenTask(name=task.name, digest=task.digest, expected=task.expected, baseline=task.baseline)
         for task in checked
     )
-    notes = [*_notes(checked), *_check_notes(directory, usable, records)]
+    notes = [*_notes(checked, host_base=config.sandbox.host_base), *_check_notes(directory, usable, records)]
     return TaskChoice(source=str(directory), usable=chosen, left_out=tuple(left_out)), notes
 
 
@@ -193,7 +193,8 @@ def unmet_by_sandbox(task: Task, sandbox: SandboxConfig) -> list[str]:
         if needed is not None and needed > have:
             what = "memory" if key == "memory_mb" else "disk"
             found.append(f"needs {needed} MB of {what}, a sandbox has {have}: --set sandbox.{key}={needed}")
-    lacking = [name for name in task.programs if find_program(name) is None]
+    stands_in = sandbox.backend == "namespaces" and sandbox.host_base
+    lacking = [name for name in task.programs if stands_in and find_program(name) is None]
     if lacking:
         found.append(f"needs {', '.join(lacking)}, and the host's /usr has none: install it there")
     return found

@@ -14,6 +14,7 @@ import msgspec
 import trio
 from cyclopts import Parameter
 
+from t1actors.actors.environments import Environments, image_store
 from t1actors.cli.errors import FAILED, CommandFailed
 from t1actors.cli.numbers import Whole, at_least
 from t1actors.cli.preflight import unmet_by_sandbox
@@ -21,12 +22,13 @@ from t1actors.cli.progress import Progress
 from t1actors.cli.settings import Sets
 from t1actors.cli.task_folders import TaskDirectories, TaskPreset, sandbox_config, tasks_at
 from t1actors.config import SandboxConfig
+from t1actors.images.errors import BuildFailed, ImageMissing
 from t1actors.sandbox.backend import NamespaceBackend
 from t1actors.sandbox.interface import Limits, SandboxBackend
 from t1actors.tasks.reader import read_task, task_digest
 from t1actors.tasks.record import CheckRecord, Problem, write_record
-from t1actors.tasks.task import TaskError
-from t1actors.verify.task_check import check_task
+from t1actors.tasks.task import Task, TaskError
+from t1actors.verify.task_check import EnvironmentFailed, Ground, check_task
 
 OUTPUT_LINES = 20
 """Of what a task's own programs said, at the end."""
@@ -99,7 +101,9 @@ async def _check_all(
         nonlocal told
         for place, folder in waiting:
             started_s = anyio.current_time()
-            record = await check_folder(folder, backend, key=f"c{place}", runs=runs, sandbox=sandbox)
+            record = await check_folder(
+                folder, backend, key=f"c{place}", runs=runs, sandbox=sandbox, environments=environments
+            )
             done[place] = Checked(folder, record, anyio.current_time() - started_s)
             while told in done:
                 tell(done[told])
@@ -107,14 +111,22 @@ async def _check_all(
             progress(len(done), len(folders), folder.name)
 
     with tempfile.TemporaryDirectory(prefix="t1-check-") as root:
-        backend = NamespaceBackend(Path(root) / "sandboxes", name="check")
+        images = image_store(sandbox)
+        environments = Environments(sandbox, images)
+        backend = NamespaceBackend(Path(root) / "sandboxes", name="check", images=images)
         async with backend.running(), anyio.create_task_group() as workers:
             for _ in range(min(jobs, len(folders))):
                 workers.start_soon(work, backend)
 
 
 async def check_folder(
-    folder: Path, backend: SandboxBackend, *, key: str, runs: int, sandbox: SandboxConfig
+    folder: Path,
+    backend: SandboxBackend,
+    *,
+    key: str,
+    runs: int,
+    sandbox: SandboxConfig,
+    environments: Environments,
 ) -> CheckRecord:
     """Check the task in ``folder`` and keep the record. Raises ``CommandFailed`` when it cannot be kept, and what
     ``check_task`` raises."""
@@ -131,7 +143,15 @@ async def check_folder(
         processes=sandbox.processes,
         output_bytes=sandbox.output_bytes,
     )
-    record = await check_task(task, backend, key=key, runs=runs, limits=limits)
+
+    async def ground_of(task: Task) -> Ground:
+        try:
+            start = await environments.of(task)
+        except (BuildFailed, ImageMissing) as error:
+            raise EnvironmentFailed(str(error)) from error
+        return Ground(start.layers, start.env, start.base)
+
+    record = await check_task(task, backend, key=key, runs=runs, limits=limits, ground_of=ground_of)
     if task_digest(folder) != task.digest:
         return _of_part("read", "its files changed while it was checked; check it again")
     try:

@@ -11,6 +11,7 @@ sandbox is judged again from what its tests left there, as that sandbox is gone.
 
 from __future__ import annotations
 
+import shutil
 import tarfile
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -22,7 +23,7 @@ import msgspec
 
 from t1actors.actors.environments import image_store
 from t1actors.actors.task_files import TaskFiles
-from t1actors.actors.verdicts import verdict_on, verifier_of
+from t1actors.actors.verdicts import TOOLS_FOLDER, verdict_on, verifier_of
 from t1actors.actors.verifier import graded
 from t1actors.config import Config, ConfigError, from_toml
 from t1actors.events import Graded, RunStarted, SandboxSealed, decode
@@ -132,10 +133,13 @@ class Regrader:
         """Sandboxes can be made meanwhile. Raises ``SandboxUnavailable``."""
         with tempfile.TemporaryDirectory(prefix="t1-grade-") as scratch:
             self._scratch = Path(scratch)
+            tools = self._scratch / TOOLS_FOLDER
+            if (self._run_dir / TOOLS_FOLDER).is_dir():  # built in the run already; that is only read
+                shutil.copytree(self._run_dir / TOOLS_FOLDER, tools)
             images = image_store(self._trials.config.sandbox)
             backend = NamespaceBackend(self._scratch / "s", name="grade", images=images)
             async with backend.running():
-                self._verifier = verifier_of(self._trials.config, backend)
+                self._verifier = verifier_of(self._trials.config, backend, cache=tools)
                 yield self
             self._verifier = None
 

@@ -29,7 +29,7 @@ from t1actors.events import Isolation, OutputChunk
 from t1actors.nursery import apart
 from t1actors.sandbox import errors
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxRefused, SandboxUnavailable
-from t1actors.sandbox.interface import Created, Leftover, RunRequest, RunResult, SandboxSpec
+from t1actors.sandbox.interface import BaseImage, BaseImages, Created, Leftover, RunRequest, RunResult, SandboxSpec
 from t1actors.sandbox.observation import plain_text
 from t1actors.sandbox.reaper import reap
 from t1actors.sandbox.wire import (

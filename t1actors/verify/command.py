@@ -43,7 +43,7 @@ async def has_grader(backend: SandboxBackend, sandbox: str) -> bool:
     return (await backend.run(sandbox, request)).exit_code == 0
 
 
-def tests_command(task: Task, *, tools: bool, subject: bool, image: bool = False) -> str:
+def tests_command(task: Task, *, tools: bool, subject: bool, image: bool) -> str:
     """One command of the sandbox's shell; its status is the script's. On an ``image`` PATH and bash are the image's, as the
     shell of a fresh sandbox has them."""
     path, shell = shlex.quote(dict(task.environment.env).get("PATH", PLAIN_PATH)), "/bin/bash"

@@ -23,7 +23,7 @@ import msgspec
 
 from t1actors.sandbox.archive import archive_of_directory
 from t1actors.sandbox.errors import ArchiveError, SandboxDied, SandboxError, SandboxUnavailable
-from t1actors.sandbox.interface import Layer, Limits, RunRequest, SandboxBackend, SandboxSpec
+from t1actors.sandbox.interface import HOST, Layer, Limits, RunRequest, SandboxBackend, SandboxSpec
 from t1actors.tasks.layers import environment_layers
 from t1actors.tasks.leaks import find_leaks
 from t1actors.tasks.record import CheckRecord, Problem
@@ -46,13 +46,17 @@ class EnvironmentFailed(Exception):
     """The task's environment cannot be made: says why."""
 
 
+class ProgramsMissing(Exception):
+    """The task's environment has no program of a name that the task needs: says which."""
+
+
 @dataclass(frozen=True)
 class Ground:
     """What a trial's sandbox starts from."""
 
     layers: tuple[Layer, ...]
     env: tuple[tuple[str, str], ...]
-    base: str = "host"
+    base: str = HOST
 
 
 async def host_ground(task: Task) -> Ground:
@@ -101,7 +105,8 @@ async def check_task(
         key: what the check's sandboxes are called; no other check has it.
         runs: how often each of the two is tried.
         limits: of the trial's sandboxes, as in a run.
-        ground_of: makes what they start from, within the task's limit for its build.
+        ground_of: makes what they start from, within the task's limit for its build. ``EnvironmentFailed`` and ``TaskError``
+            are the task's fault.
 
     Raises:
         SandboxUnavailable: this host makes no sandboxes (any more).
@@ -117,6 +122,8 @@ async def check_task(
             solved = [
                 await _try(task, backend, f"{key}.reference{n}", limits, solving, solve=True) for n in range(runs)
             ]
+    except ProgramsMissing as error:
+        return msgspec.structs.replace(record, problems=(Problem(part="needs", text=str(error)),))
     except EnvironmentFailed as error:
         return msgspec.structs.replace(record, problems=(Problem(part="build", text=str(error)),))
     return _recorded(task, record, untouched, solved)
@@ -159,6 +166,7 @@ async def _try(
         deadline_s=task.verifier_timeout_s + _GRADING_MARGIN_S,
         lease_s=task.verifier_timeout_s + 2 * _GRADING_MARGIN_S,
         limits=limits,
+        base=ground.base,
     )
     return Tried(layer, verdict, solving, output)
 
@@ -170,6 +178,8 @@ async def _worked(
     solving = output = ""
     try:
         await _create(task, backend, key, limits, ground)
+        if not solve:
+            await _look_for_programs(task, backend, key)
         if solve:
             limit_s = task.agent_timeout_s or REFERENCE_LIMIT_S
             variables = "".join(f"{name}={shlex.quote(value)} " for name, value in task.solution_env)
@@ -187,6 +197,16 @@ async def _worked(
     finally:
         with anyio.move_on_after(_KILL_S, shield=True), contextlib.suppress(SandboxError):
             await backend.kill(key)
+
+
+async def _look_for_programs(task: Task, backend: SandboxBackend, key: str) -> None:
+    names = " ".join(shlex.quote(name) for name in task.programs)
+    if not names:
+        return
+    command = f'for name in {names}; do command -v "$name" >/dev/null || echo "$name"; done'
+    result = await backend.run(key, RunRequest(key=f"{key}/programs", command=command, limit_s=_KILL_S))
+    if result.text.strip():
+        raise ProgramsMissing(f"needs {', '.join(result.text.split())}, and its environment has none")
 
 
 async def _create(task: Task, backend: SandboxBackend, key: str, limits: Limits, ground: Ground) -> None:

@@ -62,7 +62,7 @@ class Recorded:
         async def run() -> None:
             backend = NamespaceBackend(self.directory / "g", name="g")
             async with backend.running():
-                verifier = verifier_of(self.config, backend)
+                verifier = verifier_of(self.config, backend, cache=self.directory / "tools")
                 for trial in trials:
                     verdict = await verdict_on(self.sealed[trial], task, verifier, self.blobs, key=trial)
                     event = graded(self.sealed[trial], verdict, self.config.verify.reward_scale)
@@ -77,9 +77,17 @@ class Recorded:
         return self.directory
 
 
+@pytest.fixture(scope="session")
+def built_tools(tmp_path_factory):
+    """Tool layers, as a run keeps them; built once for all of these tests."""
+    return tmp_path_factory.mktemp("tools")
+
+
 @pytest.fixture
-def own(tmp_path, host_makes_sandboxes):
+def own(tmp_path, built_tools, host_makes_sandboxes):
     """A run over a directory of tasks with one task that pytest grades, and that task."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "tools").symlink_to(built_tools)
     task = sample_task(tmp_path / "tasks", toml=expecting(*IDS))
     config = replace(Config(), tasks=TasksConfig(source=str(tmp_path / "tasks")))
     return Recorded(tmp_path / "run", config), task

@@ -163,6 +163,12 @@ def test_tests_that_vary_are_found_over_several_runs_and_the_rate_is_recorded(tm
     assert record.flake_rate == pytest.approx(2 / 3)
 
 
+def test_a_program_that_the_environment_lacks_is_named_whoever_makes_it(tmp_path: Path):
+    toml = '[metadata.t1]\nprograms = ["bash", "no-such-tool", "nor-this"]\n'
+    record = checked(make(tmp_path / "lacking", toml=toml))
+    assert problems(record) == ["needs: needs no-such-tool, nor-this, and its environment has none"]
+
+
 def test_an_environment_that_cannot_be_made_fails_its_build(tmp_path: Path):
     record = checked(make(tmp_path / "large", big="x" * (LIMITS.disk_mb + 8 << 20)))
     assert [problem.part for problem in record.problems] == ["build"]
