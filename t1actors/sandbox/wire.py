@@ -28,6 +28,7 @@ class Create(NamedTuple):
     command_s: float
     lease_s: float
     layers: list[tuple[str, bool, int]]
+    base: str
 
 
 class Run(NamedTuple):
@@ -63,6 +64,7 @@ class Made(NamedTuple):
     """Answers Create."""
 
     existed: bool
+    base: str
     namespaces: list[str]
     uid_map: str
     limits: list[str]

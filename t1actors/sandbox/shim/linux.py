@@ -41,10 +41,12 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_SECCOMP = 22
 _PR_CAPBSET_DROP = 24
+_PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 _SYS_OPENAT2 = 437  # the same number on every architecture
+_RESOLVE_ON_ONE_MOUNT = 0x01
 _RESOLVE_BENEATH_WITHOUT_LINKS = 0x08 | 0x04 | 0x02  # BENEATH, NO_SYMLINKS, NO_MAGICLINKS
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP_RUNNING = 0x1 | 0x40
@@ -80,6 +82,18 @@ def _check(result: int, step: str) -> None:
 def unshare(flags: int, what: str) -> None:
     """Leave the namespaces of ``flags``; ``what`` names them in errors."""
     _check(_libc.unshare(flags), f"unshare {what}")
+
+
+def enter(pid_fd: int, flags: int, what: str) -> None:
+    """Enter the namespaces ``flags`` of the process behind ``pid_fd``; the pid namespace is its children's only."""
+    _check(_libc.setns(pid_fd, flags), f"enter {what}")
+
+
+def enter_all(pid_fd: int, *, user: bool) -> None:
+    """Enter every namespace of the process behind ``pid_fd`` but the pid namespace: the working directory and root become
+    its mount namespace's. ``user``: it has a user namespace that this process is not in."""
+    flags = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+    enter(pid_fd, flags | (CLONE_NEWUSER if user else 0), "the container's namespaces")
 
 
 def mount(
@@ -138,6 +152,11 @@ def die_with_parent(signal_number: int) -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
+def adopt_orphans() -> None:
+    """Descendants whose parent ends become children of this process."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
+
+
 def keep_only_capabilities(keep: Iterable[int]) -> None:
     """Every other capability leaves the bounding, permitted, effective, inheritable and ambient sets for good."""
     kept = set(keep)
@@ -169,9 +188,11 @@ def close_all_but(keep: Iterable[int]) -> None:
         first = max(first, fd + 1)
 
 
-def open_beneath(directory_fd: int, path: str, flags: int) -> int:
-    """Open ``path`` under the directory, never leaving it and never through a link. Raises ``OSError``."""
-    how = struct.pack("QQQ", flags | os.O_CLOEXEC, 0, _RESOLVE_BENEATH_WITHOUT_LINKS)
+def open_beneath(directory_fd: int, path: str, flags: int, *, one_mount: bool = False) -> int:
+    """Open ``path`` under the directory, never leaving it and never through a link; ``one_mount``: nor into what is mounted
+    on it. Raises ``OSError``."""
+    resolve = _RESOLVE_BENEATH_WITHOUT_LINKS | (_RESOLVE_ON_ONE_MOUNT if one_mount else 0)
+    how = struct.pack("QQQ", flags | os.O_CLOEXEC, 0, resolve)
     fd = _libc.syscall(_SYS_OPENAT2, directory_fd, os.fsencode(path.strip("/") or "."), how, len(how))
     if fd < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)

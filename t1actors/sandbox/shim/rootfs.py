@@ -40,10 +40,12 @@ CONTROL = "/dev/.t1"
 
 _MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _COPIED_FILES = ("ld.so.cache", "ld.so.conf", "services", "protocols", "nsswitch.conf", "debian_version")
-_WRITTEN_FILES = {
+NETWORK_FILES = {
     "hostname": "sandbox\n",
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "resolv.conf": "",
+}
+_WRITTEN_FILES = NETWORK_FILES | {
     "passwd": (
         "root:x:0:0:root:/root:/bin/bash\n"
         "daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"
@@ -166,12 +168,12 @@ def make_root(
         _make_skeleton(host)
         for layer in layers:
             if layer.read_only:
-                _lay_out(layer.archive, _make_directory("layers", str(fixed)), overlay=False)
+                lay_out(layer.archive, make_directory("layers", str(fixed)), overlay=False)
                 fixed += 1
-                _make_directory("disk/upper", layer.at)
+                make_directory("disk/upper", layer.at)
             else:
-                _lay_out(layer.archive, _make_directory("disk/upper", layer.at), overlay=True)
-        _make_directory("disk/upper", workdir)
+                lay_out(layer.archive, make_directory("disk/upper", layer.at), overlay=True)
+        make_directory("disk/upper", workdir)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise SandboxRefused(f"the layers do not fit the disk of {disk_mb} MB; raise limits.disk_mb") from error
@@ -222,7 +224,7 @@ def _make_skeleton(host: HostFiles) -> None:
         os.close(fd)
 
 
-def _make_directory(root: str, path: str) -> int:
+def make_directory(root: str, path: str) -> int:
     """An open descriptor of the directory ``path`` under ``root``, made where missing. A link or file that an earlier
     layer left on the way is replaced."""
     current = os.open(root, OPEN_DIRECTORY)
@@ -238,7 +240,8 @@ def _make_directory(root: str, path: str) -> int:
     return current
 
 
-def _lay_out(archive: bytes, directory_fd: int, *, overlay: bool) -> None:
+def lay_out(archive: bytes, directory_fd: int, *, overlay: bool) -> None:
+    """Unpack into the directory and close it."""
     try:
         unpack(archive, directory_fd, overlay=overlay)
     finally:

@@ -1,0 +1,59 @@
+"""The Docker backend: the shims' protocol, over containers of a daemon on this host.
+
+Calls, results, leases and the shell are those of ``ShimBackend``; here is what the daemon adds. The container's name is the
+sandbox's key, so whatever is found there after a crash is told apart: a container whose shim lives is a sandbox, and any
+other of this root is removed when the backend starts, lists, or is asked to kill it.
+
+Needed: root, and a daemon on this host that stores layers by overlay2, for the shims read and write the layers themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from t1actors.sandbox.backend import ShimBackend, ShimKind
+from t1actors.sandbox.docker.daemon import socket_path
+from t1actors.sandbox.docker.reconcile import FIX_DOCKER, DaemonClient
+from t1actors.sandbox.wire import name_of
+
+FORK_SERVER = "t1actors.sandbox.docker.forkserver"
+
+
+class DockerBackend(ShimBackend):
+    """See the module. Use inside ``async with backend.running():``."""
+
+    def __init__(self, root: Path, *, name: str, socket: str, image: str) -> None:
+        """
+        Args:
+            root, name: as in ``ShimBackend``.
+            socket: the daemon's, as a path or ``unix:///path``.
+            image: what the base ``host`` means here: an image that the daemon has, with bash and, to grade, python3.
+        """
+        kind = ShimKind("docker", FORK_SERVER, (socket_path(socket), image), FIX_DOCKER, None)
+        super().__init__(root, name=name, kind=kind)
+        self._image = image
+        self._daemon = DaemonClient(socket, self.prefix)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[DockerBackend]:
+        """Raises ``SandboxUnavailable`` where no sandbox can be made for a reason that is known beforehand."""
+        async with self._daemon.running():
+            await self._daemon.image_id(self._image)
+            async with super().running():
+                await self.list()
+                yield self
+
+    async def list(self) -> list[str]:
+        keys = await super().list()
+        alive = {name_of(key) for key in keys}
+        for name in await self._daemon.names():
+            # Asked after the shims: one that made its container meanwhile is not taken for dead.
+            if name not in alive and not self._exists(name):
+                await self._daemon.remove(name)
+        return keys
+
+    async def kill(self, sandbox: str) -> None:
+        await super().kill(sandbox)
+        await self._daemon.remove(self._name_of(sandbox))  # one whose shim died has left it

@@ -1,0 +1,143 @@
+"""A Docker daemon of the tests' own, and a base image made of this host's packages: no registry, nothing of another daemon.
+
+Started once a session where ``dockerd`` is installed, torn down completely: no process, mount or directory is left.
+"""
+
+import contextlib
+import importlib.util
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+IMAGE = "t1-tests-base"
+INSTALL = "apt-get install docker.io"
+PACKAGES = (
+    "base-files", "base-passwd", "bash", "bsdutils", "coreutils", "dash", "findutils", "grep", "hostname", "iproute2",
+    "login", "mawk", "mount", "passwd", "perl-base", "procps", "python3", "sed", "util-linux", "util-linux-extra",
+)  # fmt: skip
+LEFT_OUT = ("/usr/share/doc", "/usr/share/man", "/usr/share/locale", "/usr/share/info", "/usr/share/lintian", "/etc/pam.d/", "/.")
+MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+PAM = (
+    b"auth sufficient pam_rootok.so\nauth required pam_deny.so\n"
+    b"account required pam_permit.so\npassword required pam_deny.so\nsession required pam_permit.so\n"
+)
+START_S = 60.0
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """``socket`` is where it listens, ``image`` a base with bash, coreutils and Python."""
+
+    socket: str
+    image: str
+
+
+@contextlib.contextmanager
+def own_daemon() -> Iterator[Daemon]:
+    """One that runs while the block is open. Raises ``OSError`` or ``RuntimeError`` where none can be started."""
+    with tempfile.TemporaryDirectory(prefix="t1-dockerd-") as folder:
+        socket = f"unix://{folder}/sock"
+        command = ["dockerd", "--storage-driver=overlay2", "--iptables=false", "--bridge=none", "-H", socket]
+        command += [f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid"]
+        with open(f"{folder}/log", "wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            _await(process, Path(folder, "sock"), Path(folder, "log"))
+            client = docker_of(socket)
+            client("import", "-", IMAGE, data=base_image())
+            yield Daemon(f"{folder}/sock", IMAGE)
+            if left := client("ps", "-aq").split():
+                client("rm", "-f", *left)
+        finally:
+            process.terminate()
+            process.wait(30)
+            for line in Path("/proc/self/mounts").read_text().splitlines():
+                if line.split()[1].startswith(f"{folder}/"):
+                    subprocess.run(["umount", "-l", line.split()[1]], check=False)
+
+
+def docker_of(socket: str):
+    """Calls the Docker client: ``client("ps", "-q")`` gives its output."""
+
+    def client(*arguments: str, data: bytes | None = None) -> str:
+        done = subprocess.run(["docker", "-H", socket, *arguments], input=data, capture_output=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"docker {' '.join(arguments)}: {done.stderr.decode()}")
+        return done.stdout.decode()
+
+    return client
+
+
+def why_no_daemon() -> str:
+    """Empty where one may be started; else what is missing. Asking costs nothing."""
+    if os.geteuid() != 0:
+        return "starting dockerd needs root"
+    missing = [name for name in ("dockerd", "docker", "dpkg") if shutil.which(name) is None]
+    if missing:
+        return f"needs {', '.join(missing)}: {INSTALL}"
+    return "" if importlib.util.find_spec("aiodocker") else "needs aiodocker: pip install 't1actors[docker]'"
+
+
+def _await(process: subprocess.Popen[bytes], socket: Path, log: Path) -> None:
+    until_s = time.monotonic() + START_S
+    while not socket.exists():
+        if process.poll() is not None or time.monotonic() > until_s:
+            raise RuntimeError(f"dockerd does not start: {log.read_text(errors='replace')[-600:]}")
+        time.sleep(0.05)
+    docker_of(f"unix://{socket}")("version")
+
+
+def base_image() -> bytes:
+    """A root file system as a tar: what this host's packages and those they depend on consist of."""
+    names = _with_dependencies(PACKAGES)
+    listed = subprocess.run(["dpkg", "-L", *names], capture_output=True, text=True, check=True).stdout
+    paths = sorted({_merged(path) for path in listed.splitlines() if path.startswith("/")} | _made_at_installation())
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name in ("mnt", "opt", "srv"):  # made by no package, and in every Debian
+            directory = tarfile.TarInfo(name)
+            directory.type, directory.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(directory)
+        for path in paths:
+            if not path.startswith(LEFT_OUT) and os.path.lexists(path):
+                tar.add(path, path.strip("/"), recursive=False)
+        # `su` from root and nothing else: there are no passwords in there.
+        member = tarfile.TarInfo("etc/pam.d/other")
+        member.size = len(PAM)
+        tar.addfile(member, io.BytesIO(PAM))
+    return stream.getvalue()
+
+
+def _with_dependencies(names: tuple[str, ...]) -> list[str]:
+    asked = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${Package}\t${Pre-Depends}, ${Depends}\n"], capture_output=True, text=True, check=True
+    )
+    depends = dict(line.split("\t") for line in asked.stdout.splitlines())
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in found or name not in depends:
+            continue
+        found.add(name)
+        choices = depends[name].replace("|", ",").split(",")
+        waiting += [choice.split()[0].partition(":")[0] for choice in choices if choice.strip()]
+    return sorted(found)
+
+
+def _merged(path: str) -> str:
+    """Packages may still say /bin/bash where /bin is a link to usr/bin."""
+    top = path.split("/")[1]
+    return f"/usr{path}" if top in MERGED and os.path.islink(f"/{top}") and path != f"/{top}" else path
+
+
+def _made_at_installation() -> set[str]:
+    made = {"/etc/passwd", "/etc/group", "/etc/ld.so.cache", "/usr/bin/sh", "/usr/bin/awk", "/etc/alternatives/awk"}
+    return made | {"/etc/alternatives"} | {f"/{name}" for name in MERGED}
