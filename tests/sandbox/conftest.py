@@ -122,9 +122,12 @@ class Live:
 @pytest.fixture(params=["namespaces", "docker"])
 def live(request, tmp_path):
     """Of every kind. Ask for ``namespaces`` for what only those promise."""
-    if request.param == "docker":
-        return Live(tmp_path / "sandboxes", request.getfixturevalue("docker_daemon"))
-    return request.getfixturevalue("namespaces")
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def docker(docker_daemon, tmp_path):
+    return Live(tmp_path / "sandboxes", docker_daemon)
 
 
 @pytest.fixture
