@@ -123,10 +123,20 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True)
+class DockerConfig:
+    """The daemon of ``sandbox.backend = "docker"``."""
+
+    socket: str = "/var/run/docker.sock"
+    """A Unix socket of this host; only root's daemons with the storage driver overlay2 serve."""
+    image: str = "t1-base"
+    """With sandbox.host_base it stands in for a task's ``FROM`` image: one that the daemon has, with bash and python3."""
+
+
+@dataclass(frozen=True)
 class SandboxConfig:
     """Admission, leases and limits of sandboxes."""
 
-    backend: Literal["namespaces"] = "namespaces"
+    backend: Literal["namespaces", "docker"] = "namespaces"
     rate_per_s: float = 100.0
     burst: int = 32
     max_live: int = 128
@@ -137,7 +147,9 @@ class SandboxConfig:
     processes: int = 64
     output_bytes: int = 65_536
     host_base: bool = False
-    """Let the allow-listed host root stand in for a task's ``FROM`` image. Opt-in, recorded in SandboxReady."""
+    """Let the allow-listed host root (with Docker, ``docker.image``) stand in for a task's ``FROM`` image. Opt-in, recorded
+    in SandboxReady."""
+    docker: DockerConfig = field(default_factory=DockerConfig)
 
 
 @dataclass(frozen=True)

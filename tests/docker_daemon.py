@@ -8,12 +8,12 @@ import importlib.util
 import io
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 IMAGE = "t1-tests-base"
@@ -22,45 +22,95 @@ PACKAGES = (
     "base-files", "base-passwd", "bash", "bsdutils", "coreutils", "dash", "findutils", "grep", "hostname", "iproute2",
     "login", "mawk", "mount", "passwd", "perl-base", "procps", "python3", "sed", "util-linux", "util-linux-extra",
 )  # fmt: skip
-LEFT_OUT = ("/usr/share/doc", "/usr/share/man", "/usr/share/locale", "/usr/share/info", "/usr/share/lintian", "/etc/pam.d/", "/.")
+LEFT_OUT = (
+    "/usr/share/doc",
+    "/usr/share/man",
+    "/usr/share/locale",
+    "/usr/share/info",
+    "/usr/share/lintian",
+    "/etc/pam.d/",
+    "/.",
+)
 MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 PAM = (
     b"auth sufficient pam_rootok.so\nauth required pam_deny.so\n"
     b"account required pam_permit.so\npassword required pam_deny.so\nsession required pam_permit.so\n"
 )
-START_S = 60.0
+PATIENCE_S = 60.0
 
 
-@dataclass(frozen=True)
 class Daemon:
     """``socket`` is where it listens, ``image`` a base with bash, coreutils and Python."""
 
-    socket: str
-    image: str
+    def __init__(self, folder: str):
+        self.folder = folder
+        self.socket = f"{folder}/sock"
+        self.image = IMAGE
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Raises ``RuntimeError`` if it does not come up."""
+        at = self.folder
+        command = [
+            "dockerd",
+            "--storage-driver=overlay2",
+            "--iptables=false",
+            "--bridge=none",
+            f"-Hunix://{self.socket}",
+        ]
+        command += [f"--data-root={at}/data", f"--exec-root={at}/exec", f"--pidfile={at}/pid"]
+        with open(f"{at}/log", "ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        until_s = time.monotonic() + PATIENCE_S
+        while self._process.poll() is None and time.monotonic() < until_s:
+            with contextlib.suppress(RuntimeError):
+                docker_of(f"unix://{self.socket}")("version")
+                return
+            time.sleep(0.1)
+        raise RuntimeError(f"dockerd does not start: {Path(at, 'log').read_text(errors='replace')[-600:]}")
+
+    def kill(self) -> None:
+        """As a crash would: its containers go on."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        Path(self.folder, "pid").unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """With all that it started and mounted."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(PATIENCE_S)
+        for pid in self._others():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+            if line.split()[1].startswith(f"{self.folder}/"):
+                subprocess.run(["umount", "-l", line.split()[1]], check=False)
+
+    def _others(self) -> list[int]:
+        found: list[int] = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and f"{self.folder}/exec".encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+        return found
 
 
 @contextlib.contextmanager
 def own_daemon() -> Iterator[Daemon]:
-    """One that runs while the block is open. Raises ``OSError`` or ``RuntimeError`` where none can be started."""
+    """One that runs while the block is open, with the base image. Raises ``RuntimeError`` where none can be started."""
     with tempfile.TemporaryDirectory(prefix="t1-dockerd-") as folder:
-        socket = f"unix://{folder}/sock"
-        command = ["dockerd", "--storage-driver=overlay2", "--iptables=false", "--bridge=none", "-H", socket]
-        command += [f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid"]
-        with open(f"{folder}/log", "wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        daemon = Daemon(folder)
         try:
-            _await(process, Path(folder, "sock"), Path(folder, "log"))
-            client = docker_of(socket)
+            daemon.start()
+            client = docker_of(f"unix://{daemon.socket}")
             client("import", "-", IMAGE, data=base_image())
-            yield Daemon(f"{folder}/sock", IMAGE)
+            yield daemon
             if left := client("ps", "-aq").split():
                 client("rm", "-f", *left)
         finally:
-            process.terminate()
-            process.wait(30)
-            for line in Path("/proc/self/mounts").read_text().splitlines():
-                if line.split()[1].startswith(f"{folder}/"):
-                    subprocess.run(["umount", "-l", line.split()[1]], check=False)
+            daemon.stop()
 
 
 def docker_of(socket: str):
@@ -83,15 +133,6 @@ def why_no_daemon() -> str:
     if missing:
         return f"needs {', '.join(missing)}: {INSTALL}"
     return "" if importlib.util.find_spec("aiodocker") else "needs aiodocker: pip install 't1actors[docker]'"
-
-
-def _await(process: subprocess.Popen[bytes], socket: Path, log: Path) -> None:
-    until_s = time.monotonic() + START_S
-    while not socket.exists():
-        if process.poll() is not None or time.monotonic() > until_s:
-            raise RuntimeError(f"dockerd does not start: {log.read_text(errors='replace')[-600:]}")
-        time.sleep(0.05)
-    docker_of(f"unix://{socket}")("version")
 
 
 def base_image() -> bytes:
@@ -117,7 +158,10 @@ def base_image() -> bytes:
 
 def _with_dependencies(names: tuple[str, ...]) -> list[str]:
     asked = subprocess.run(
-        ["dpkg-query", "-W", "-f", "${Package}\t${Pre-Depends}, ${Depends}\n"], capture_output=True, text=True, check=True
+        ["dpkg-query", "-W", "-f", "${Package}\t${Pre-Depends}, ${Depends}\n"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     depends = dict(line.split("\t") for line in asked.stdout.splitlines())
     found: set[str] = set()

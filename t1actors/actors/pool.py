@@ -43,7 +43,7 @@ from t1actors.harness.native import observation_text
 from t1actors.payloads import pack
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable
 from t1actors.sandbox.admission import Admission, TokenBucket
-from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.choice import make_backend as configured_backend
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxUnavailable
 from t1actors.sandbox.errors import SandboxSealed as SealedMeanwhile
 from t1actors.sandbox.interface import Limits, RunRequest, RunResult, SandboxBackend, SandboxSpec
@@ -107,8 +107,8 @@ class Backend(SandboxBackend, Protocol):
         ...
 
 
-def _namespaces(context: ActorContext) -> Backend:
-    return NamespaceBackend(context.run_dir / "sandboxes", name="pool")
+def _configured(context: ActorContext) -> Backend:
+    return configured_backend(context.config.sandbox, context.run_dir / "sandboxes", name="pool")
 
 
 class Pool:
@@ -118,12 +118,12 @@ class Pool:
     effect_type = Create | Run | Seal | Reclaim
 
     def __init__(self, context: ActorContext, make_backend: Callable[[ActorContext], Backend] | None = None) -> None:
-        """``make_backend``: what makes sandboxes; None: namespaces. Raises ``Unrecoverable``."""
+        """``make_backend``: what makes sandboxes; None: what the configuration says. Raises ``Unrecoverable``."""
         config = context.config
         self._config = config
         self._blobs = context.blobs
         self._tasks = TaskFiles(config.tasks, context.run_dir)
-        self._backend = (make_backend or _namespaces)(context)
+        self._backend = (make_backend or _configured)(context)
         bucket = TokenBucket(config.sandbox.rate_per_s, config.sandbox.burst, monotonic=context.monotonic)
         admission = Admission(bucket, config.sandbox.max_live, monotonic=context.monotonic)
         self._pool = SandboxPool(self._backend, admission)

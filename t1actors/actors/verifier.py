@@ -16,7 +16,7 @@ from t1actors.actors.task_files import TaskFiles
 from t1actors.events import AnyEvent, EffectFinished, Graded, SandboxSealed, TrialCancelled, UnknownEvent
 from t1actors.payloads import unpack
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable
-from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.choice import make_backend
 from t1actors.sandbox.errors import SandboxUnavailable
 from t1actors.sandbox.interface import Limits
 from t1actors.tasks.task import TaskError
@@ -52,7 +52,7 @@ class Verifier:
         self._config = context.config
         self._blobs = context.blobs
         self._tasks = TaskFiles(context.config.tasks, context.run_dir)
-        self._backend = NamespaceBackend(context.run_dir / "graders", name="verifier")
+        self._backend = make_backend(context.config.sandbox, context.run_dir / "graders", name="verifier")
         self._slots = anyio.Semaphore(context.config.verify.parallel)
         self._state = VerifierState()
 

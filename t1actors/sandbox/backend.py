@@ -1,8 +1,9 @@
 """Backends whose sandboxes are kept by shims, and the embedded one: Linux namespaces, no daemon and nothing to download.
 
 ``ShimBackend`` holds no state that matters: a sandbox is a directory under ``root`` with its shim's socket in it, so a new
-backend on the same root finds every sandbox that lives. ``NamespaceBackend`` is the embedded kind, ``sandbox.docker`` another. All the work is in the shims (``shim.server``); here orders
-become messages. The fork server runs while the context is open; the sandboxes outlive it, each for its lease.
+backend on the same root finds every sandbox that lives. ``NamespaceBackend`` is the embedded kind, ``sandbox.docker`` has
+another. All the work is in the shims (``shim.server``); here orders become messages. The fork server runs while the context
+is open; the sandboxes outlive it, each for its lease.
 
 Guarantees: a cancelled or failed ``create`` that started a sandbox leaves none; runs under trio and asyncio alike, also when
 asyncio cancels a caller its own way (``t1actors.nursery.apart``). One event loop drives a backend; it is not thread-safe.
@@ -383,7 +384,9 @@ class _ForkServer:
             with anyio.CancelScope(shield=True):  # so that whoever asked learns the answer
                 answer = await apart(lambda: self._exchange(line))
         if not answer:
-            raise SandboxUnavailable("asking the fork server", "it ended or hangs; its errors are on stderr", self._kind.fix)
+            raise SandboxUnavailable(
+                "asking the fork server", "it ended or hangs; its errors are on stderr", self._kind.fix
+            )
         if answer.startswith("refused "):
             _, step, reason = answer.split("\t")
             raise SandboxUnavailable(step, reason, self._kind.fix)

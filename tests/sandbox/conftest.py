@@ -15,8 +15,8 @@ import pytest
 
 from t1actors.sandbox.backend import NamespaceBackend
 from t1actors.sandbox.docker.backend import DockerBackend
-from tests.docker_daemon import Daemon, docker_of
 from t1actors.sandbox.interface import RunRequest, SandboxSpec
+from tests.docker_daemon import Daemon, docker_of
 
 
 class Live:

@@ -46,6 +46,7 @@ class DockerBackend(ShimBackend):
                 yield self
 
     async def list(self) -> list[str]:
+        """The sandboxes that live; every other container of this root is removed."""
         keys = await super().list()
         alive = {name_of(key) for key in keys}
         for name in await self._daemon.names():
@@ -55,5 +56,6 @@ class DockerBackend(ShimBackend):
         return keys
 
     async def kill(self, sandbox: str) -> None:
+        """Idempotent. A container whose shim died is removed too."""
         await super().kill(sandbox)
-        await self._daemon.remove(self._name_of(sandbox))  # one whose shim died has left it
+        await self._daemon.remove(self._name_of(sandbox))

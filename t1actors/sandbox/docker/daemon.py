@@ -46,12 +46,11 @@ class Daemon:
             raise DaemonFailed(step, f"the Docker daemon at {self.path}: {error.strerror or error}") from error
         status, text = _parsed(step, answer)
         try:
-            found = json.loads(text) if text else None
-        except ValueError:
-            found = None
-        if status >= 400:
-            message = found.get("message", "") if isinstance(found, dict) else text[:500].decode(errors="replace")
-            raise DaemonFailed(step, str(message), status)
+            found: Any = json.loads(text) if text else None
+            if status >= 400:
+                raise DaemonFailed(step, str(found["message"]), status)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DaemonFailed(step, f"not an answer: {text[:80]!r}", status) from error
         return found
 
     def remove(self, container: str) -> None:

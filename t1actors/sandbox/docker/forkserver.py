@@ -1,6 +1,6 @@
 """The fork server of the Docker backend: the same loop as that of namespaces, with shims that own containers.
 
-    python -I -S -m t1actors.sandbox.docker.forkserver ROOT PREFIX SOCKET IMAGE
+python -I -S -m t1actors.sandbox.docker.forkserver ROOT PREFIX SOCKET IMAGE
 """
 
 from __future__ import annotations

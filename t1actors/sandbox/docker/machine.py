@@ -208,12 +208,12 @@ class Container:
         found = self._kind.daemon.ask("inspecting the container", "GET", f"/containers/{self._container}/json")
         driver = found["GraphDriver"]
         if driver["Name"] != "overlay2":
-            raise DaemonFailed(
-                "finding the container's layers", f"storage driver {driver['Name']}; overlay2 is needed"
-            )
+            raise DaemonFailed("finding the container's layers", f"storage driver {driver['Name']}; overlay2 is needed")
         volumes = [mount["Destination"] for mount in found["Mounts"] if mount["Type"] == "volume"]
         if volumes:
-            raise SandboxRefused(f"the image declares volumes ({', '.join(volumes)}): what is written there is not sealed")
+            raise SandboxRefused(
+                f"the image declares volumes ({', '.join(volumes)}): what is written there is not sealed"
+            )
         return _Place(
             found["Id"],
             found["Image"],

@@ -1,7 +1,7 @@
 """What the daemon is asked to make: the hardening of a container in one place. Pure.
 
-No network; no privilege beyond ``shim.init``'s capabilities and one more, which the shells do not have; no new privileges; memory and
-processes limited; nothing of the host mounted but the sandbox's own control files and read-only layers; no log.
+No network; no capability beyond those of ``shim.init`` and one more, which the shells do not have; no new privileges;
+memory and processes limited; nothing of the host mounted but the sandbox's own control files and read-only layers; no log.
 """
 
 from __future__ import annotations

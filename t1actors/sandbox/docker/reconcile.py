@@ -21,7 +21,9 @@ from t1actors.sandbox.errors import SandboxUnavailable
 
 T = TypeVar("T")
 _PATIENCE_S = 60.0
-FIX_DOCKER = "Install and start Docker (on Debian: apt-get install docker.io) or set sandbox.docker.socket; `t1 doctor` tries it"
+FIX_DOCKER = (
+    "Install and start Docker (on Debian: apt-get install docker.io) or set sandbox.docker.socket; `t1 doctor` tries it"
+)
 _FIX_PACKAGE = "Install it: pip install 't1actors[docker]'"
 
 
@@ -79,9 +81,7 @@ class DaemonClient:
 
     async def _containers(self) -> list[Any]:
         filters = {"label": [f"{LABEL_ROOT}={self._prefix}"]}
-        return await self._call(
-            "listing containers", lambda: self._docker.containers.list(all=True, filters=filters)
-        )
+        return await self._call("listing containers", lambda: self._docker.containers.list(all=True, filters=filters))
 
     async def _call(self, step: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run it on the loop's thread; whoever waits is cancelled as its own library does it."""
