@@ -19,8 +19,9 @@ from pathlib import Path
 IMAGE = "t1-tests-base"
 INSTALL = "apt-get install docker.io"
 PACKAGES = (
-    "base-files", "base-passwd", "bash", "bsdutils", "coreutils", "dash", "findutils", "grep", "hostname", "iproute2",
-    "login", "mawk", "mount", "passwd", "perl-base", "procps", "python3", "sed", "util-linux", "util-linux-extra",
+    "base-files", "base-passwd", "bash", "bsdextrautils", "bsdutils", "coreutils", "dash", "diffutils", "findutils", "grep",
+    "gzip", "hostname", "iproute2", "login", "make", "mawk", "mount", "passwd", "perl-base", "procps", "python3", "sed",
+    "tar", "util-linux", "util-linux-extra",
 )  # fmt: skip
 LEFT_OUT = (
     "/usr/share/doc",
@@ -74,7 +75,10 @@ class Daemon:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
-        Path(self.folder, "pid").unlink(missing_ok=True)
+        for pid in self._others("containerd"):
+            os.kill(pid, signal.SIGKILL)
+        for name in ("pid", "exec/containerd/containerd.pid"):  # a zombie of that number would be taken for alive
+            Path(self.folder, name).unlink(missing_ok=True)
 
     def stop(self) -> None:
         """With all that it started and mounted."""
@@ -88,11 +92,13 @@ class Daemon:
             if line.split()[1].startswith(f"{self.folder}/"):
                 subprocess.run(["umount", "-l", line.split()[1]], check=False)
 
-    def _others(self) -> list[int]:
+    def _others(self, name: str = "") -> list[int]:
+        """What runs for the daemon; only what has that name if there is one."""
         found: list[int] = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
-                if entry.name.isdigit() and f"{self.folder}/exec".encode() in (entry / "cmdline").read_bytes():
+                ours = entry.name.isdigit() and f"{self.folder}/exec".encode() in (entry / "cmdline").read_bytes()
+                if ours and name in ("", (entry / "comm").read_text().strip()):
                     found.append(int(entry.name))
         return found
 
@@ -102,6 +108,9 @@ def own_daemon() -> Iterator[Daemon]:
     """One that runs while the block is open, with the base image. Raises ``RuntimeError`` where none can be started."""
     with tempfile.TemporaryDirectory(prefix="t1-dockerd-") as folder:
         daemon = Daemon(folder)
+        data = f"{folder}/data"  # in memory: thousands of small files are made and deleted again
+        os.mkdir(data)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4g,mode=711", "t1-dockerd", data], check=True)
         try:
             daemon.start()
             client = docker_of(f"unix://{daemon.socket}")

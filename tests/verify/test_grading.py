@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from t1actors.config import SandboxConfig
 from t1actors.sandbox.archive import archive_of_files
 from t1actors.tasks.families import FAMILIES
 from t1actors.tasks.generate import LEVELS, GeneratedTask, make_task
@@ -36,7 +37,7 @@ def tasks_of_all_families() -> list[GeneratedTask]:
     return chosen
 
 
-def test_the_reference_passes_everything_and_doing_nothing_passes_nothing(tmp_path: Path):
+def test_the_reference_passes_everything_and_doing_nothing_passes_nothing(settings: SandboxConfig, tmp_path: Path):
     generated = [make_task(seed, level) for level in LEVELS for seed in range(3)] + tasks_of_all_families()
     tasks = {task.name: (on_disk(task, tmp_path), task.solution) for task in generated}
 
@@ -45,7 +46,7 @@ def test_the_reference_passes_everything_and_doing_nothing_passes_nothing(tmp_pa
         idle = [partial(bench.trial, task, (), f"{name}.n") for name, (task, _) in tasks.items()]
         return await pipelined(solved + idle)
 
-    verdicts = on_a_bench(test)
+    verdicts = on_a_bench(test, settings)
     assert [verdict.outcome for verdict in verdicts] == ["graded"] * 2 * len(tasks)
     passed = [verdict.passed for verdict in verdicts]
     expected = [len(task.expected) for task, _ in tasks.values()]
@@ -54,7 +55,7 @@ def test_the_reference_passes_everything_and_doing_nothing_passes_nothing(tmp_pa
     assert [reward(verdict, 20.0) for verdict in verdicts[: len(tasks)]] == [count / 20 for count in expected]
 
 
-def test_every_plausible_mistake_misses_something(tmp_path: Path):
+def test_every_plausible_mistake_misses_something(settings: SandboxConfig, tmp_path: Path):
     """Round i does every sub-goal in its i-th wrong way."""
     trials: list[tuple[GeneratedTask, Task, list[str]]] = []
     for generated in tasks_of_all_families():
@@ -69,7 +70,7 @@ def test_every_plausible_mistake_misses_something(tmp_path: Path):
         )
 
     partial_credit = 0
-    for (generated, _, commands), verdict in zip(trials, on_a_bench(test), strict=True):
+    for (generated, _, commands), verdict in zip(trials, on_a_bench(test, settings), strict=True):
         assert verdict.outcome == "graded"
         for number, family in enumerate(generated.families, 1):
             results = [result.passed for result in verdict.assertions if result.id.startswith(f"{number}.")]
@@ -120,7 +121,9 @@ CHEATS = {
 
 
 @pytest.mark.parametrize("cheat", sorted(CHEATS))
-def test_cheating_earns_nothing_and_honest_work_beside_it_still_counts(tmp_path: Path, cheat: str):
+def test_cheating_earns_nothing_and_honest_work_beside_it_still_counts(
+    settings: SandboxConfig, tmp_path: Path, cheat: str
+):
     generated = make_task(11, 1)
     task = on_disk(generated, tmp_path)
     destroys = cheat.startswith("everything")
@@ -130,14 +133,14 @@ def test_cheating_earns_nothing_and_honest_work_beside_it_still_counts(tmp_path:
         beside = await bench.trial(task, [*generated.solution, *CHEATS[cheat]], "beside")
         return [alone, beside]
 
-    alone, beside = on_a_bench(test)
+    alone, beside = on_a_bench(test, settings)
     assert (alone.outcome, beside.outcome) == ("graded", "graded"), (alone.detail, beside.detail)
     assert alone.passed == 0
     assert beside.passed == (0 if destroys else len(task.expected))
     assert alone.tests_digest == beside.tests_digest
 
 
-def test_files_an_assertion_names_can_be_anything_without_hurting_the_grader(tmp_path: Path):
+def test_files_an_assertion_names_can_be_anything_without_hurting_the_grader(settings: SandboxConfig, tmp_path: Path):
     """Each path that the tests look at becomes a pipe, a link to the tests, a huge file, a directory."""
     generated = make_task(11, 3)
     task = on_disk(generated, tmp_path)
@@ -150,12 +153,12 @@ def test_files_an_assertion_names_can_be_anything_without_hurting_the_grader(tmp
             for make in ("mkfifo", "ln -s /tests/assertions.json", "truncate -s 1T", "mkdir")
         )
 
-    verdicts = on_a_bench(test)
+    verdicts = on_a_bench(test, settings)
     assert [verdict.outcome for verdict in verdicts] == ["graded"] * 4
     assert all(verdict.passed < verdict.expected for verdict in verdicts)
 
 
-def test_grading_can_be_repeated_and_gives_the_same_verdict(tmp_path: Path):
+def test_grading_can_be_repeated_and_gives_the_same_verdict(settings: SandboxConfig, tmp_path: Path):
     generated = make_task(4, 2)
     task = on_disk(generated, tmp_path)
 
@@ -163,10 +166,10 @@ def test_grading_can_be_repeated_and_gives_the_same_verdict(tmp_path: Path):
         layer = await bench.work(task, generated.solution[:2], "work")
         return [await bench.grade(task, layer, key) for key in ("same", "same", "other")]
 
-    verdicts = on_a_bench(test)
+    verdicts = on_a_bench(test, settings)
     assert 0 < verdicts[0].passed < verdicts[0].expected
     assert len({(v.outcome, v.assertions, v.tests_digest, v.tools_digest) for v in verdicts}) == 1
-    assert verdicts[0].isolation.backend == "namespaces"
+    assert verdicts[0].isolation.backend == settings.backend
 
 
 @pytest.mark.parametrize(
@@ -183,19 +186,21 @@ def test_grading_can_be_repeated_and_gives_the_same_verdict(tmp_path: Path):
         ("mkfifo /logs/verifier/ctrf.json; exit 3\n", "no_report", "exit status 3"),
     ],
 )  # fmt: skip
-def test_a_broken_verifier_is_named_and_measures_nothing(tmp_path: Path, test_sh: str, outcome: str, says: str):
+def test_a_broken_verifier_is_named_and_measures_nothing(
+    settings: SandboxConfig, tmp_path: Path, test_sh: str, outcome: str, says: str
+):
     task = on_disk(make_task(2, 1), tmp_path)
     (task.tests_dir / "test.sh").write_text(test_sh)
     toml = task.path / "task.toml"
     toml.write_text(toml.read_text().replace("timeout_sec = 60.0", "timeout_sec = 0.5"))
     task = read_task(task.path)
-    verdict = on_a_bench(lambda bench: bench.grade(task, archive_of_files({"app/": b""}), "broken"))
+    verdict = on_a_bench(lambda bench: bench.grade(task, archive_of_files({"app/": b""}), "broken"), settings)
     assert (verdict.outcome, reward(verdict, 20.0)) == (outcome, None)
     assert says in verdict.detail
 
 
-def test_a_damaged_archive_is_the_infrastructures_fault(tmp_path: Path):
+def test_a_damaged_archive_is_the_infrastructures_fault(settings: SandboxConfig, tmp_path: Path):
     task = on_disk(make_task(2, 1), tmp_path)
-    verdict = on_a_bench(lambda bench: bench.grade(task, b"not an archive", "damaged"))
+    verdict = on_a_bench(lambda bench: bench.grade(task, b"not an archive", "damaged"), settings)
     assert verdict.outcome == "infra"
     assert "does not begin like an archive" in verdict.detail

@@ -11,7 +11,9 @@ from typing import TypeVar
 
 import anyio
 
-from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.config import SandboxConfig
+from t1actors.sandbox.backend import ShimBackend
+from t1actors.sandbox.choice import make_backend
 from t1actors.sandbox.interface import Limits, RunRequest, SandboxSpec
 from t1actors.tasks.layers import environment_layers
 from t1actors.tasks.task import Task
@@ -26,8 +28,8 @@ T = TypeVar("T")
 class Bench:
     """Two backends, as in a run: the pool's and the verifier's."""
 
-    agents: NamespaceBackend
-    graders: NamespaceBackend
+    agents: ShimBackend
+    graders: ShimBackend
 
     async def work(self, task: Task, commands: Sequence[str], key: str) -> bytes:
         """The sealed archive after ``commands``."""
@@ -46,14 +48,14 @@ class Bench:
         return await self.grade(task, await self.work(task, commands, f"{key}/create"), f"{key}/grade")
 
 
-def on_a_bench(test: Callable[[Bench], Awaitable[T]]) -> T:
-    """Runs ``test`` under trio; afterwards no sandbox may be left."""
+def on_a_bench(test: Callable[[Bench], Awaitable[T]], settings: SandboxConfig | None = None) -> T:
+    """Runs ``test`` under trio with the backends of ``settings`` (None: namespaces); afterwards no sandbox may be left."""
 
     async def run() -> T:
         # Sockets have short names: not below pytest's own long paths.
         with tempfile.TemporaryDirectory(prefix="t1-verify-") as root:
-            agents = NamespaceBackend(Path(root, "agents"), name="agents")
-            graders = NamespaceBackend(Path(root, "graders"), name="graders")
+            agents = make_backend(settings or SandboxConfig(), Path(root, "agents"), name="agents")
+            graders = make_backend(settings or SandboxConfig(), Path(root, "graders"), name="graders")
             async with AsyncExitStack() as stack:
                 await stack.enter_async_context(agents.running())
                 await stack.enter_async_context(graders.running())

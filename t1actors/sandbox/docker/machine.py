@@ -1,9 +1,10 @@
 """One container, owned by its shim: made in one go, and taken apart without a rest.
 
 The daemon makes the root (the image's layers and one upper layer), the namespaces and the control groups. Before it starts
-the container the shim lays the layers of the order out in the upper one, and afterwards the container's mounts are brought
-to what every sandbox has: /etc/hosts and its like are files of the tree and no mounts, /dev and read-only layers can't be
-changed. The container's first process is its bash, which only waits for the shim to end; shells come from the attendant.
+the container the shim lays the writable layers of the order out in the upper one, and afterwards the container's mounts are
+brought to what every sandbox has: /etc/hosts and its like are files of the tree and no mounts, /dev can't be changed, and
+read-only layers are mounts of their own, in memory. The container's first process is its bash, which only waits for the shim
+to end; shells come from the attendant.
 
 Guarantees: after ``kill_inside`` every process inside is dead, whether the daemon answers or not; after ``remove`` there is
 no process, mount, container or directory of the sandbox. Where the daemon can't be asked to remove the container, its
@@ -108,7 +109,7 @@ class Container:
         for _, _, archive in layers:
             for _ in walk(archive):  # all of it is checked before anything is made
                 pass
-        self._make_directories(sum(read_only for _, read_only, _ in layers))
+        self._make_control()
         self._make_container(order)
         place = self._place = self._look()
         self._lay_out(place, order, layers)
@@ -117,8 +118,8 @@ class Container:
         place = self._place = self._look()
         self._pid_fd = os.pidfd_open(place.pid)
         limits = ContainerLimits(place.pid, place.upper, order.disk_mb)
-        read_only = [at for at, fixed, _ in layers if fixed]
-        in_child(lambda: _finish_mounts(self._pid_fd, read_only))
+        fixed = [(at, archive) for at, read_only, archive in layers if read_only]
+        in_child(lambda: _finish_mounts(self._pid_fd, os.stat(place.upper), fixed))
         own_user = os.readlink(f"/proc/{place.pid}/ns/user") != os.readlink("/proc/self/ns/user")
         orders, reports, status = self._start_attendant(place, order, limits, own_user)
         shell = Shell(f"{self._directory}/control", status, limits.disk_is_full, limits.counters, order.output_bytes)
@@ -175,14 +176,11 @@ class Container:
 
     # --- parts ---
 
-    def _make_directories(self, fixed: int) -> None:
+    def _make_control(self) -> None:
         os.mkdir(f"{self._directory}/control", 0o755)
         os.mkfifo(f"{self._directory}/control/alive", 0o600)
         # Held for this process's life: its end is what the container's first process waits for.
         os.open(f"{self._directory}/control/alive", os.O_RDWR | os.O_CLOEXEC)
-        os.mkdir(f"{self._directory}/layers", 0o755)
-        for number in range(fixed):
-            os.mkdir(f"{self._directory}/layers/{number}", 0o755)
 
     def _make_container(self, order: Create) -> None:
         image = self._kind.image if order.base == "host" else order.base
@@ -229,13 +227,10 @@ class Container:
             _complete_init_layer(place.lowers[0], owner)
         linux.set_file_system_ids(owner.st_uid, owner.st_gid)
         try:
-            fixed = 0
             for at, read_only, archive in layers:
                 directory = _make_like_below(place, at)
-                if read_only:
+                if read_only:  # a mount will be there
                     os.close(directory)
-                    lay_out(archive, make_directory(f"{self._directory}/layers", str(fixed)), overlay=False)
-                    fixed += 1
                 else:
                     lay_out(archive, directory, overlay=True)
             os.close(_make_like_below(place, order.workdir))
@@ -347,14 +342,21 @@ def _directory_at(root: str, path: str) -> os.stat_result | None:
     return found
 
 
-def _finish_mounts(pid_fd: int, read_only_at: list[str]) -> None:
-    """Inside the container's mount namespace, as host root."""
+def _finish_mounts(pid_fd: int, owner: os.stat_result, fixed: list[tuple[str, bytes]]) -> None:
+    """Inside the container's mount namespace, as host root, while nothing of the trial runs. ``fixed``: where a read-only
+    layer goes, and its archive."""
     linux.enter(pid_fd, linux.CLONE_NEWNS, "the container's mount namespace")
     for name in NETWORK_FILES:
         with contextlib.suppress(StepFailed):  # a daemon that mounts nothing there
             linux.unmount(f"/etc/{name}")
     locked = linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID
-    for at in read_only_at:
+    for at, archive in fixed:
+        os.close(linux.open_beneath(os.open("/", OPEN_DIRECTORY), at, os.O_PATH | os.O_DIRECTORY))  # there, and no link
+        linux.mount("t1-layer", at, "tmpfs", flags=linux.MS_NOSUID | linux.MS_NODEV, options="mode=755")
+        os.chown(at, owner.st_uid, owner.st_gid)
+        linux.set_file_system_ids(owner.st_uid, owner.st_gid)
+        lay_out(archive, os.open(at, OPEN_DIRECTORY), overlay=False)
+        linux.set_file_system_ids(0, 0)
         linux.mount("none", at, flags=locked | linux.MS_NODEV, named=f"{at} (read-only)")
     linux.mount("none", "/dev", flags=locked, named="/dev (read-only)")
 

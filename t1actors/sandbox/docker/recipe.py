@@ -1,7 +1,7 @@
 """What the daemon is asked to make: the hardening of a container in one place. Pure.
 
 No network; no capability beyond those of ``shim.init`` and one more, which the shells do not have; no new privileges;
-memory and processes limited; nothing of the host mounted but the sandbox's own control files and read-only layers; no log.
+memory and processes limited; nothing of the host mounted but the sandbox's own control files; no log.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ _WAIT_FOR_THE_SHIM = "exec </dev/.t1/alive; while read -r _; do :; done"
 def container_recipe(prefix: str, name: str, directory: str, image: str, order: Create) -> dict[str, Any]:
     """The body of a request to create the container of the sandbox ``name``, whose directory on the host is ``directory``."""
     memory_bytes = order.memory_mb << 20
-    mounts = [_mount(f"{directory}/control", "/dev/.t1")]
-    fixed = [at for at, read_only, _ in order.layers if read_only]
-    mounts += [_mount(f"{directory}/layers/{number}", at) for number, at in enumerate(fixed)]
     return {
         "Image": image,
         # bash reaps what is left to it and, as the first process, is beyond the reach of signals from inside.
@@ -54,10 +51,8 @@ def container_recipe(prefix: str, name: str, directory: str, image: str, order: 
             "LogConfig": {"Type": "none"},
             "RestartPolicy": {"Name": "no"},
             "Ulimits": [{"Name": "core", "Soft": 1, "Hard": 1}],
-            "Mounts": mounts,
+            "Mounts": [
+                {"Type": "bind", "Source": f"{directory}/control", "Target": "/dev/.t1", "ReadOnly": True},
+            ],
         },
     }
-
-
-def _mount(source: str, target: str) -> dict[str, Any]:
-    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}
