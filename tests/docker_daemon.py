@@ -38,13 +38,16 @@ PAM = (
     b"account required pam_permit.so\npassword required pam_deny.so\nsession required pam_permit.so\n"
 )
 PATIENCE_S = 60.0
+REMAPPED_USER = "games"
+FIRST_REMAPPED_ID = 700_000
 
 
 class Daemon:
     """``socket`` is where it listens, ``image`` a base with bash, coreutils and Python."""
 
-    def __init__(self, folder: str):
+    def __init__(self, folder: str, *, remaps_users: bool = False):
         self.folder = folder
+        self._remaps_users = remaps_users
         self.socket = f"{folder}/sock"
         self.image = IMAGE
         self._process: subprocess.Popen[bytes] | None = None
@@ -60,6 +63,11 @@ class Daemon:
             f"-Hunix://{self.socket}",
         ]
         command += [f"--data-root={at}/data", f"--exec-root={at}/exec", f"--pidfile={at}/pid"]
+        if self._remaps_users:  # the host's own files of subordinate ids stay as they are
+            Path(at, "ids").write_text(f"{REMAPPED_USER}:{FIRST_REMAPPED_ID}:65536\n")
+            binds = " && ".join(f"mount --bind {at}/ids /etc/{name}" for name in ("subuid", "subgid"))
+            remapped = " ".join([*command, f"--userns-remap={REMAPPED_USER}"])
+            command = ["unshare", "-m", "sh", "-c", f"{binds} && exec {remapped}"]
         with open(f"{at}/log", "ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         until_s = time.monotonic() + PATIENCE_S
@@ -104,10 +112,11 @@ class Daemon:
 
 
 @contextlib.contextmanager
-def own_daemon() -> Iterator[Daemon]:
+def own_daemon(*, remaps_users: bool = False) -> Iterator[Daemon]:
     """One that runs while the block is open, with the base image. Raises ``RuntimeError`` where none can be started."""
     with tempfile.TemporaryDirectory(prefix="t1-dockerd-") as folder:
-        daemon = Daemon(folder)
+        daemon = Daemon(folder, remaps_users=remaps_users)
+        os.chmod(folder, 0o711)  # for users that are remapped
         data = f"{folder}/data"  # in memory: thousands of small files are made and deleted again
         os.mkdir(data)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4g,mode=711", "t1-dockerd", data], check=True)

@@ -13,14 +13,14 @@ import anyio
 import pytest
 
 from t1actors.config import DockerConfig, SandboxConfig
-from t1actors.sandbox.archive import archive_of_files, find_file
+from t1actors.sandbox.archive import archive_of_files, find_file, walk
 from t1actors.sandbox.choice import make_backend
 from t1actors.sandbox.docker.backend import DockerBackend
 from t1actors.sandbox.docker.daemon import Daemon, DaemonFailed, container_name
 from t1actors.sandbox.errors import SandboxGone, SandboxRefused, SandboxUnavailable
 from t1actors.sandbox.interface import Layer, RunRequest, SandboxSpec
 from t1actors.sandbox.wire import name_of
-from tests.docker_daemon import docker_of, own_daemon
+from tests.docker_daemon import FIRST_REMAPPED_ID, docker_of, own_daemon
 from tests.sandbox.conftest import Live
 
 
@@ -200,6 +200,31 @@ def test_without_a_daemon_the_reason_and_what_to_install_are_said(tmp_path):
                 pass
 
     anyio.run(main)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("docker_daemon")
+def test_where_the_daemon_remaps_users_root_inside_is_no_user_of_the_host(tmp_path):
+    with own_daemon(remaps_users=True) as daemon:
+        live = Live(tmp_path / "sandboxes", daemon)
+        layers = (
+            Layer(archive=archive_of_files({"given": b"given\n"}), at="/app"),
+            Layer(archive=archive_of_files({"t": b"t\n"}), at="/tests", read_only=True),
+        )
+
+        async def body(backend):
+            created = await backend.create(SandboxSpec(key="one", layers=layers))
+            look = "stat -c %u /app/given /tests/t; cat /proc/self/uid_map; rm /etc/hosts; touch /tests/x || echo kept"
+            return created.isolation, await backend.run("one", request("1", look)), await backend.seal("one")
+
+        isolation, result, sealed = live(body)
+        assert isolation.uid_map == f"0 {FIRST_REMAPPED_ID} 65536"
+        assert "user" in isolation.namespaces
+        assert not any("user 0" in warning for warning in isolation.warnings)
+        assert result.text.split()[:5] == ["0", "0", *isolation.uid_map.split()]
+        assert result.text.endswith("Read-only file system\nkept\n")
+        assert find_file(sealed, "/app/given") == b"given\n"
+        assert [member.name for member in walk(sealed) if member.kind == "W"] == [b"hosts"]
 
 
 @pytest.mark.slow

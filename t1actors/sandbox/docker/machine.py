@@ -178,7 +178,7 @@ class Container:
 
     def _make_control(self) -> None:
         os.mkdir(f"{self._directory}/control", 0o755)
-        os.mkfifo(f"{self._directory}/control/alive", 0o600)
+        os.mkfifo(f"{self._directory}/control/alive", 0o444)
         # Held for this process's life: its end is what the container's first process waits for.
         os.open(f"{self._directory}/control/alive", os.O_RDWR | os.O_CLOEXEC)
 
