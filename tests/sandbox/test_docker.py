@@ -144,29 +144,35 @@ def test_an_image_whose_volumes_would_not_be_sealed_is_refused_by_name(docker):
 
 
 def test_an_image_of_the_daemon_is_a_base_with_its_environment_and_directories_as_they_are(docker):
-    image = with_config(docker, "ENV LEVEL=image", files={"work/given": b"from the image\n"}, mode=0o750)
+    image = with_config(docker, "ENV LEVEL=image", files={"work/given": b"from the image\n"}, mode=0o750, owner=1000)
 
     async def body(backend):
         tests = Layer(archive=archive_of_files({"t": b"t"}), at="/work/tests")
         await backend.create(SandboxSpec(key="one", base=image, workdir="/work", layers=(tests,), env=(("MORE", "1"),)))
         result = await backend.run(
-            "one", request("1", "cat given; stat -c %a . /tmp; echo $LEVEL $MORE; echo new >given")
+            "one",
+            request(
+                "1", "cat given; stat -c %a:%u . /tmp; readlink /app; ls /logs; echo $LEVEL $MORE; echo new >given"
+            ),
         )
         return result, await backend.seal("one")
 
     result, sealed = docker(body)
-    assert result.text == "from the image\n750\n1777\nimage 1\n"
+    assert result.text == "from the image\n750:1000\n1777:0\nwork\nagent\nverifier\nimage 1\n"
     assert find_file(sealed, "/work/given") == b"new\n"
     assert find_file(sealed, "/work/tests/t") == b"t"
 
 
-def with_config(live, change, *, files=None, mode=0o755):
-    """The base image with files in /work and a change of its configuration, as the name of an image."""
+def with_config(live, change, *, files=None, mode=0o755, owner=0):
+    """The base image with files in /work, /app a link there, and a change of its configuration, as the name of an image."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         directory = tarfile.TarInfo("work")
-        directory.type, directory.mode = tarfile.DIRTYPE, mode
+        directory.type, directory.mode, directory.uid = tarfile.DIRTYPE, mode, owner
         tar.addfile(directory)
+        link = tarfile.TarInfo("app")
+        link.type, link.linkname = tarfile.SYMTYPE, "work"
+        tar.addfile(link)
         for name, data in (files or {}).items():
             member = tarfile.TarInfo(name)
             member.size = len(data)

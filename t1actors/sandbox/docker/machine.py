@@ -17,22 +17,22 @@ import contextlib
 import os
 import select
 import signal
-import stat
 import sys
 import time
 from typing import NamedTuple
 
-from t1actors.sandbox.archive import OPEN_DIRECTORY, walk
+from t1actors.sandbox.archive import walk
 from t1actors.sandbox.docker.attendant import Attended, in_child, run_attendant
 from t1actors.sandbox.docker.daemon import Daemon, DaemonFailed, container_name
 from t1actors.sandbox.docker.limits import ContainerLimits, takes_up
 from t1actors.sandbox.docker.recipe import container_recipe
+from t1actors.sandbox.docker.tree import complete_init_layer, finish_mounts, make_like_below, owned_as
 from t1actors.sandbox.errors import SandboxRefused
 from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.init import NAMESPACES
 from t1actors.sandbox.shim.linux import StepFailed
 from t1actors.sandbox.shim.machine import Built, split_layers
-from t1actors.sandbox.shim.rootfs import NETWORK_FILES, lay_out, make_directory
+from t1actors.sandbox.shim.rootfs import lay_out
 from t1actors.sandbox.shim.sandbox import BASE_ENVIRONMENT, agree
 from t1actors.sandbox.shim.shell import Shell
 from t1actors.sandbox.unpack import remove_tree
@@ -40,9 +40,6 @@ from t1actors.sandbox.wire import Create, Made
 
 _DEATH_PATIENCE_S = 30.0
 _LOOK_AGAIN_MS = 20
-_INIT_LAYER = "-init/diff"
-"""Docker's own lower layer of a container, with the empty files that it mounts on."""
-_DIRECTORIES = ("app", "logs", "logs/agent", "logs/verifier")
 
 
 class Docker:
@@ -119,7 +116,7 @@ class Container:
         self._pid_fd = os.pidfd_open(place.pid)
         limits = ContainerLimits(place.pid, place.upper, order.disk_mb)
         fixed = [(at, archive) for at, read_only, archive in layers if read_only]
-        in_child(lambda: _finish_mounts(self._pid_fd, os.stat(place.upper), fixed))
+        in_child(lambda: finish_mounts(self._pid_fd, place.upper, fixed))
         own_user = os.readlink(f"/proc/{place.pid}/ns/user") != os.readlink("/proc/self/ns/user")
         orders, reports, status = self._start_attendant(place, order, limits, own_user)
         shell = Shell(f"{self._directory}/control", status, limits.disk_is_full, limits.counters, order.output_bytes)
@@ -222,20 +219,15 @@ class Container:
         )
 
     def _lay_out(self, place: _Place, order: Create, layers: list[tuple[str, bool, bytes]]) -> None:
-        owner = os.stat(place.upper)
-        if place.lowers[0].endswith(_INIT_LAYER):
-            _complete_init_layer(place.lowers[0], owner)
-        linux.set_file_system_ids(owner.st_uid, owner.st_gid)
-        try:
-            for at, read_only, archive in layers:
-                directory = _make_like_below(place, at)
-                if read_only:  # a mount will be there
-                    os.close(directory)
-                else:
+        complete_init_layer(place.lowers)
+        for at, read_only, archive in layers:
+            directory = make_like_below(place.upper, place.lowers, at)
+            if read_only:  # a mount will be there
+                os.close(directory)
+            else:
+                with owned_as(place.upper):
                     lay_out(archive, directory, overlay=True)
-            os.close(_make_like_below(place, order.workdir))
-        finally:
-            linux.set_file_system_ids(0, 0)
+        os.close(make_like_below(place.upper, place.lowers, order.workdir))
         if takes_up(place.upper, order.disk_mb):
             raise SandboxRefused(f"the layers do not fit the disk of {order.disk_mb} MB; raise limits.disk_mb")
 
@@ -297,68 +289,6 @@ class Container:
         linux.mount("t1-root", merged, "overlay", flags=flags, options=f"lowerdir={names}")
         os.chdir("/")
         self._dead_root = merged
-
-
-def _complete_init_layer(layer: str, owner: os.stat_result) -> None:
-    """What every sandbox has below what is written in it."""
-    for name, text in NETWORK_FILES.items():
-        with contextlib.suppress(FileNotFoundError):
-            linux.write_file(f"{layer}/etc/{name}", text)
-    for name in _DIRECTORIES:
-        os.mkdir(f"{layer}/{name}", 0o755)
-        os.chown(f"{layer}/{name}", owner.st_uid, owner.st_gid)
-
-
-def _make_like_below(place: _Place, path: str) -> int:
-    """An open descriptor of the directory in the upper layer; what has to be made for it looks as in the image."""
-    upper = os.open(place.upper, OPEN_DIRECTORY)
-    try:
-        names = [name for name in path.split("/") if name]
-        prefixes = ["/".join(names[: length + 1]) for length in range(len(names))]
-        missing = [prefix for prefix in prefixes if _directory_at(place.upper, prefix) is None]
-        directory = make_directory(place.upper, path)
-        for prefix in missing:
-            found = next((status for lower in place.lowers if (status := _directory_at(lower, prefix))), None)
-            if found is not None:
-                fd = linux.open_beneath(upper, prefix, os.O_RDONLY | os.O_DIRECTORY)
-                os.fchmod(fd, stat.S_IMODE(found.st_mode))
-                os.close(fd)
-        return directory
-    finally:
-        os.close(upper)
-
-
-def _directory_at(root: str, path: str) -> os.stat_result | None:
-    """Of the directory there, through no link; None if there is none."""
-    top = os.open(root, OPEN_DIRECTORY)
-    try:
-        fd = linux.open_beneath(top, path, os.O_PATH | os.O_DIRECTORY)
-    except OSError:
-        return None
-    finally:
-        os.close(top)
-    found = os.fstat(fd)
-    os.close(fd)
-    return found
-
-
-def _finish_mounts(pid_fd: int, owner: os.stat_result, fixed: list[tuple[str, bytes]]) -> None:
-    """Inside the container's mount namespace, as host root, while nothing of the trial runs. ``fixed``: where a read-only
-    layer goes, and its archive."""
-    linux.enter(pid_fd, linux.CLONE_NEWNS, "the container's mount namespace")
-    for name in NETWORK_FILES:
-        with contextlib.suppress(StepFailed):  # a daemon that mounts nothing there
-            linux.unmount(f"/etc/{name}")
-    locked = linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID
-    for at, archive in fixed:
-        os.close(linux.open_beneath(os.open("/", OPEN_DIRECTORY), at, os.O_PATH | os.O_DIRECTORY))  # there, and no link
-        linux.mount("t1-layer", at, "tmpfs", flags=linux.MS_NOSUID | linux.MS_NODEV, options="mode=755")
-        os.chown(at, owner.st_uid, owner.st_gid)
-        linux.set_file_system_ids(owner.st_uid, owner.st_gid)
-        lay_out(archive, os.open(at, OPEN_DIRECTORY), overlay=False)
-        linux.set_file_system_ids(0, 0)
-        linux.mount("none", at, flags=locked | linux.MS_NODEV, named=f"{at} (read-only)")
-    linux.mount("none", "/dev", flags=locked, named="/dev (read-only)")
 
 
 def _read(path: str) -> str:
