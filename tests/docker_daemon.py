@@ -150,7 +150,7 @@ def why_no_daemon() -> str:
     missing = [name for name in ("dockerd", "docker", "dpkg") if shutil.which(name) is None]
     if missing:
         return f"needs {', '.join(missing)}: {INSTALL}"
-    return "" if importlib.util.find_spec("aiodocker") else "needs aiodocker: pip install 't1actors[docker]'"
+    return "" if importlib.util.find_spec("aiodocker") else "needs aiodocker: pip install -e '.[docker]'"
 
 
 def base_image() -> bytes:

@@ -197,7 +197,7 @@ def test_a_stand_in_image_that_the_daemon_lacks_is_said_before_anything_starts(d
 
 
 def test_without_a_daemon_the_reason_and_what_to_install_are_said(tmp_path):
-    pytest.importorskip("aiodocker", reason="needs aiodocker: pip install 't1actors[docker]'")
+    pytest.importorskip("aiodocker", reason="needs aiodocker: pip install -e '.[docker]'")
 
     async def main():
         settings = SandboxConfig(backend="docker", docker=DockerConfig(socket=str(tmp_path / "none")))

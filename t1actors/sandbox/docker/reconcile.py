@@ -24,7 +24,7 @@ _PATIENCE_S = 60.0
 FIX_DOCKER = (
     "Install and start Docker (on Debian: apt-get install docker.io) or set sandbox.docker.socket; `t1 doctor` tries it"
 )
-_FIX_PACKAGE = "Install it: pip install 't1actors[docker]'"
+_FIX_PACKAGE = "Install it: pip install -e '.[docker]' in the clone"
 
 
 class DaemonClient:
