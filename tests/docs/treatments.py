@@ -40,7 +40,7 @@ TREATMENTS = (
         r"python -m t1actors\.runtime\.process RUN(_DIR)? NAME ", "outside", "needs a run; tests/runtime starts it so"
     ),
     Treatment(r"python3 -I -S /tests/", "outside", "what a grader runs inside its sandbox"),
-    Treatment(r"pip install |python3 -m venv |apt-get |debootstrap ", "outside", "installs something"),
+    Treatment(r"pip install |python3 -m venv |apt-get |debootstrap |tar -C base ", "outside", "installs something"),
 )
 """The first line that matches decides."""
 
