@@ -1,6 +1,8 @@
 """Sandboxes: what one costs to create, to use, to seal, to kill and to grade, in wall and in CPU seconds.
 
-    python -m bench.sandbox [--quick] [--json FILE]
+    python -m bench.sandbox [--quick] [--json FILE] [--docker-socket SOCKET --docker-image IMAGE]
+
+Where a Docker daemon answers, a last table sets it against namespaces (``sandbox_docker``).
 
 CPU seconds are complete, which takes some care: the kernel forgets what a process used when nobody waits for it, as happens
 to a shim that dies under the fork server and to what still runs in a sandbox when its first process is killed. So here no
@@ -10,6 +12,7 @@ to exit, and a second backend kills the sandboxes. A scenario without sandboxes 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -21,7 +24,9 @@ import trio
 
 from bench.local_run import temporary_directory
 from bench.measure import Sample, Spread, cpu_seconds
+from bench.sandbox_docker import compare, why_not
 from bench.tables import Table, conclude, parser
+from t1actors.config import DockerConfig
 from t1actors.runtime.orphans import Orphans, adopting
 from t1actors.sandbox.archive import archive_of_files
 from t1actors.sandbox.backend import NamespaceBackend
@@ -46,6 +51,8 @@ from t1actors.verify.grade import grade
 Work = Callable[["KillLater", int], Awaitable[None]]
 COMMAND = "ls -l > listing.txt; wc -l listing.txt"
 PATIENCE_S = 10.0
+MOST_CONTAINERS = 8
+"""In a round of the comparison: what is seen in one is seen in eight."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +221,7 @@ def create_and_kill(root: Path, count: int, parallel: int) -> tuple[float, list[
 # --- tables -------------------------------------------------------------------------------------------------------------
 
 
-def run(sizes: Sizes) -> list[Table]:
+def run(sizes: Sizes, docker: DockerConfig) -> list[Table]:
     with temporary_directory() as folder:
         names = builtin_names((1, 2, 3), sizes.sandboxes, 1)
         ensure_tasks(folder / "tasks", names)
@@ -235,7 +242,14 @@ def run(sizes: Sizes) -> list[Table]:
                 found[name].append(measure(folder / "s", sizes.sandboxes, work))
             kills += create_and_kill(folder / "s", sizes.sandboxes, 1)[1]
             parallel.append(sizes.sandboxes / create_and_kill(folder / "s", sizes.sandboxes, 8)[0])
-    return [_table(sizes, found, kills, grading_seconds), _rate_table(parallel)]
+        tables = [_table(sizes, found, kills, grading_seconds), _rate_table(parallel)]
+        if reason := why_not(docker):
+            print(f"no comparison with Docker: {reason}", file=sys.stderr)
+        else:
+            n, rounds = min(sizes.sandboxes, MOST_CONTAINERS), sizes.rounds
+            commands = min(sizes.commands, 10)
+            tables.append(compare(folder / "d", docker, sandboxes=n, commands=commands, rounds=rounds, command=COMMAND))
+    return tables
 
 
 def _table(sizes: Sizes, found: dict[str, list[Measured]], kills: list[float], grading_seconds: list[float]) -> Table:
@@ -271,8 +285,12 @@ def _rate_table(parallel: list[float]) -> Table:
 
 
 def main() -> None:
-    arguments = parser(__doc__).parse_args()
-    conclude("sandbox", arguments, lambda: run(QUICK if arguments.quick else Sizes()))
+    made = parser(__doc__)
+    made.add_argument("--docker-socket", default=DockerConfig.socket, metavar="SOCKET", help="the Docker daemon's")
+    made.add_argument("--docker-image", default=DockerConfig.image, metavar="IMAGE", help="one with bash and coreutils")
+    arguments = made.parse_args()
+    docker = DockerConfig(socket=arguments.docker_socket, image=arguments.docker_image)
+    conclude("sandbox", arguments, lambda: run(QUICK if arguments.quick else Sizes(), docker))
 
 
 if __name__ == "__main__":

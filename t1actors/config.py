@@ -126,10 +126,20 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True)
+class DockerConfig:
+    """The daemon of ``sandbox.backend = "docker"``."""
+
+    socket: str = "/var/run/docker.sock"
+    """A Unix socket of this host; only root's daemons with the storage driver overlay2 serve."""
+    image: str = "t1-base"
+    """With sandbox.host_base it stands in for a task's ``FROM`` image: one that the daemon has, with bash and python3."""
+
+
+@dataclass(frozen=True)
 class SandboxConfig:
     """Admission, leases and limits of sandboxes."""
 
-    backend: Literal["namespaces"] = "namespaces"
+    backend: Literal["namespaces", "docker"] = "namespaces"
     rate_per_s: float = 100.0
     burst: int = 32
     """Creations: ``burst`` at once, and so many a second; through restarts, and over all runs with the same node_dir."""
@@ -157,6 +167,9 @@ class SandboxConfig:
     """Let the allow-listed host root stand in for a task's ``FROM`` image. Opt-in, recorded in SandboxReady."""
     images: str = "~/.cache/t1actors/images"
     """The directory of the image store (docs/images.md)."""
+    """Let the allow-listed host root (with Docker, ``docker.image``) stand in for a task's ``FROM`` image. Opt-in, recorded
+    in SandboxReady."""
+    docker: DockerConfig = field(default_factory=DockerConfig)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import pytest
 from t1actors.runtime.errors import leaves
 from t1actors.sandbox.errors import SandboxUnavailable
 from t1actors.sandbox.probe import probe
+from tests.docker_daemon import Daemon, own_daemon, why_no_daemon
 
 if TYPE_CHECKING:
     from tests.loop.runs import TinyRun
@@ -57,6 +58,15 @@ def host_makes_sandboxes(request: pytest.FixtureRequest) -> None:
         if request.config.getoption("--require-sandboxes"):
             pytest.fail(why_no_sandboxes())
         pytest.skip(why_no_sandboxes())
+
+
+@pytest.fixture(scope="session")
+def docker_daemon() -> Generator[Daemon, None, None]:
+    """A daemon of the tests' own; skips, by name, where none can be started."""
+    if reason := why_no_daemon():
+        pytest.skip(f"Docker: {reason}")
+    with own_daemon() as daemon:
+        yield daemon
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,7 +17,7 @@ from t1actors.images.build import build_task
 from t1actors.images.store import ImageStore
 from t1actors.sandbox.interface import HOST, Layer
 from t1actors.tasks.layers import environment_layers
-from t1actors.tasks.task import Task
+from t1actors.tasks.task import Task, TaskError
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,28 @@ def image_store(config: SandboxConfig) -> ImageStore:
     return ImageStore(Path(config.images).expanduser())
 
 
+def why_no_environment(task: Task, config: SandboxConfig) -> str:
+    """Why the backend cannot have what the task starts from, whatever the store holds; empty: it can."""
+    if config.backend != "docker":
+        return ""
+    if not config.host_base:
+        return (
+            f"its image {task.environment.base} cannot be had: what is built here no Docker daemon has; sandbox.docker.image "
+            "stands in for it with --set sandbox.host_base=true, or --set sandbox.backend=namespaces builds it"
+        )
+    if task.environment.takes_a_build:
+        return (
+            "its Dockerfile has to be run, and what is built here no Docker daemon has: --set sandbox.backend=namespaces, "
+            "or `docker build` it yourself and name the result in --set sandbox.docker.image"
+        )
+    return ""
+
+
 class Environments:
     """See the module."""
 
     def __init__(self, config: SandboxConfig, store: ImageStore) -> None:
+        self._config = config
         self._host_base = config.host_base
         self._store = store
         self._built: dict[str, str] = {}
@@ -53,8 +71,10 @@ class Environments:
         Raises:
             BuildFailed: the environment does not build, by the task's own doing.
             ImageMissing: it is built from an image that is not in the store.
-            TaskError: its files cannot be read.
+            TaskError: its files cannot be read, or the backend cannot have its environment.
         """
+        if reason := why_no_environment(task, self._config):
+            raise TaskError(f"task {task.name}: {reason}")
         if self._host_base and not task.environment.takes_a_build:
             return Start(HOST, environment_layers(task), task.environment.env)
         return Start(image or await self._image(task), (), task.environment.env)

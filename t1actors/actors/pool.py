@@ -69,7 +69,7 @@ from t1actors.images.errors import BuildFailed, ImageError, ImageMissing
 from t1actors.payloads import pack
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable, Wait
 from t1actors.sandbox.admission import Admission
-from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.choice import make_backend as configured_backend
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxUnavailable
 from t1actors.sandbox.errors import SandboxSealed as SealedMeanwhile
 from t1actors.sandbox.interface import Leftover, Limits, RunRequest, RunResult, SandboxBackend, SandboxSpec
@@ -90,8 +90,9 @@ class Backend(SandboxBackend, Protocol):
         ...
 
 
-def _namespaces(context: ActorContext) -> Backend:
-    return NamespaceBackend(context.run_dir / "sandboxes", name="pool", images=image_store(context.config.sandbox))
+def _configured(context: ActorContext) -> Backend:
+    sandbox = context.config.sandbox
+    return configured_backend(sandbox, context.run_dir / "sandboxes", name="pool", images=image_store(sandbox))
 
 
 class Pool:
@@ -103,7 +104,7 @@ class Pool:
     def __init__(
         self,
         context: ActorContext,
-        make_backend: Callable[[ActorContext], Backend] = _namespaces,
+        make_backend: Callable[[ActorContext], Backend] = _configured,
         make_admission: Callable[[ActorContext], Admission] = admission,
     ) -> None:
         """``make_backend``: what makes sandboxes; ``make_admission``: when it may. Raises ``Unrecoverable``."""

@@ -18,7 +18,7 @@ from t1actors.actors.task_files import TaskFiles
 from t1actors.actors.verdicts import TOOLS_FOLDER, verdict_on, verifier_of
 from t1actors.events import AnyEvent, EffectFinished, Graded, SandboxSealed, TrialCancelled, UnknownEvent
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable
-from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.choice import make_backend
 from t1actors.sandbox.errors import SandboxUnavailable
 from t1actors.tasks.task import TaskError
 from t1actors.verify.reward import reward
@@ -53,8 +53,8 @@ class Verifier:
         self._config = context.config
         self._blobs = context.blobs
         self._tasks = TaskFiles(context.config.tasks, context.run_dir)
-        images = image_store(context.config.sandbox)
-        self._backend = NamespaceBackend(context.run_dir / "graders", name="verifier", images=images)
+        sandbox = context.config.sandbox
+        self._backend = make_backend(sandbox, context.run_dir / "graders", name="verifier", images=image_store(sandbox))
         self._verifier = verifier_of(context.config, self._backend, cache=context.run_dir / TOOLS_FOLDER)
         self._slots = anyio.Semaphore(context.config.verify.parallel)
         self._state = VerifierState()

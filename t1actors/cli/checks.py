@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from t1actors.config import SandboxConfig
+from t1actors.sandbox.choice import make_backend
 from t1actors.sandbox.probe import probe
 from t1actors.sandbox.shim import abilities
 
@@ -54,17 +56,21 @@ def machine_checks(directory: Path) -> list[Check]:
     ]
 
 
-async def sandbox_checks(directory: Path | None = None, *, thorough: bool = False) -> list[Check]:
-    """Makes one whole sandbox, in a temporary directory (under ``directory``), and says what works. ``thorough``: also
-    runs into each of its limits."""
+async def sandbox_checks(
+    directory: Path | None = None, *, thorough: bool = False, settings: SandboxConfig | None = None
+) -> list[Check]:
+    """Makes one whole sandbox with the backend of ``settings`` (None: namespaces), in a temporary directory (under
+    ``directory``), and says what works. ``thorough``: also runs into each of its limits."""
+    settings = settings or SandboxConfig()
+    group = "sandbox" if settings.backend == "namespaces" else f"sandbox ({settings.backend})"
     try:
-        report = await probe(directory, thorough=thorough)
+        report = await probe(directory, thorough=thorough, make=lambda root: make_backend(settings, root, name="probe"))
     except OSError as error:
         found = f"no directory for one: {error.strerror or error}"
-        return grouped("sandbox", [Check("sandbox", "bad", found, "set TMPDIR to a directory that can be written")])
+        return grouped(group, [Check("sandbox", "bad", found, "set TMPDIR to a directory that can be written")])
     verdicts: dict[bool, Verdict] = {True: "warning", False: "bad"}
     found = [Check(c.name, "good" if c.ok else verdicts[report.works], c.detail, c.fix) for c in report.checks]
-    return grouped("sandbox", found)
+    return grouped(group, found)
 
 
 def ability_checks() -> list[Check]:

@@ -27,9 +27,6 @@ def of_optional_parts() -> list[Check]:
     """What a run does without so far."""
     return [
         _optional(
-            "docker", "aiodocker", shutil.which("docker"), "pip install -e '.[docker]' in the clone, and Docker itself"
-        ),
-        _optional(
             "nats",
             "nats",
             shutil.which("nats-server"),

@@ -12,8 +12,10 @@ import trio
 from cyclopts import Parameter
 
 from t1actors.cli.checks import Check, ability_checks, bad, grouped, machine_checks, sandbox_checks
+from t1actors.cli.checks_docker import docker_checks
 from t1actors.cli.checks_kernels import of_kernels
 from t1actors.cli.checks_python import of_optional_parts
+from t1actors.config import DockerConfig
 from t1actors.runtime.numerics import Search
 
 MARKS = {"good": "ok", "warning": "warn", "bad": "BAD", "absent": "-"}
@@ -25,15 +27,19 @@ def doctor(
         "runs"
     ),
     *,
+    docker_socket: Annotated[
+        str, Parameter(help="The Docker daemon to look at, if there is one.")
+    ] = DockerConfig.socket,
+    docker_image: Annotated[str, Parameter(help="Its image that stands in for a task's own.")] = DockerConfig.image,
     as_json: Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON object.")] = False,
 ) -> int:
-    """Look at this machine, make one whole sandbox and run into each of its limits.
+    """Look at this machine, make one whole sandbox and run into each of its limits; with Docker too, where it is.
 
     Exit status 0: a run can start here. 1: something is missing, and the line says what to do.
 
     Example: `t1 doctor`
     """
-    checks = all_checks(directory)
+    checks = all_checks(directory, DockerConfig(socket=docker_socket, image=docker_image))
     missing = bad(checks)
     if as_json:
         print(json.dumps({"ready": not missing, "checks": [asdict(check) for check in checks]}, indent=1))
@@ -42,14 +48,15 @@ def doctor(
     return 1 if missing else 0
 
 
-def all_checks(directory: Path) -> list[Check]:
+def all_checks(directory: Path, docker: DockerConfig) -> list[Check]:
     """Every check; a whole sandbox is made only where its parts work."""
     with Search("auto", env={"OMP_NUM_THREADS": "1"}) as search:  # loads torch, beside the other checks
         machine, parts = machine_checks(directory), ability_checks()
         # Where a part is missing the whole cannot be made, and would only say so once more.
         whole = [] if bad(parts) else trio.run(lambda: sandbox_checks(thorough=True))
+        containers = trio.run(lambda: docker_checks(docker, thorough=True))
         kernels = grouped("kernels", of_kernels(search))
-    return [*machine, *kernels, *parts, *whole, *grouped("optional", of_optional_parts())]
+    return [*machine, *kernels, *parts, *whole, *containers, *grouped("optional", of_optional_parts())]
 
 
 def lines(checks: list[Check]) -> list[str]:

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from t1actors.actors.environments import image_store
+from t1actors.actors.environments import image_store, why_no_environment
 from t1actors.actors.live_tests import why_not
 from t1actors.actors.schedule import Schedule
 from t1actors.cli.errors import CommandFailed
@@ -127,7 +127,7 @@ def choose_tasks(config: Config, harness: NativeHarness) -> tuple[TaskChoice, li
         ChosenTask(name=task.name, digest=task.digest, expected=task.expected, baseline=task.baseline)
         for task in checked
     )
-    notes = [*_notes(checked, host_base=config.sandbox.host_base), *_check_notes(directory, usable, records)]
+    notes = [*_notes(checked, config.sandbox), *_check_notes(directory, usable, records)]
     return TaskChoice(source=str(directory), usable=chosen, left_out=tuple(left_out)), notes
 
 
@@ -177,7 +177,9 @@ def unmet_by_sandbox(task: Task, sandbox: SandboxConfig) -> list[str]:
     """What ``task`` needs and a sandbox of that configuration does not give it."""
     found: list[str] = []
     recipe = task.environment.recipe
-    if not sandbox.host_base and recipe is not None:
+    if reason := why_no_environment(task, sandbox):
+        found.append(reason)
+    elif not sandbox.host_base and recipe is not None:
         store = image_store(sandbox)
         found += [
             f"its image {image} is not in {store.root}: `t1 image import {image} SOURCE` imports it, or the host's own /usr "
@@ -200,12 +202,13 @@ def unmet_by_sandbox(task: Task, sandbox: SandboxConfig) -> list[str]:
     return found
 
 
-def _notes(usable: list[Task], *, host_base: bool) -> list[str]:
+def _notes(usable: list[Task], sandbox: SandboxConfig) -> list[str]:
     notes: list[str] = []
+    stand_in = "the host's own /usr" if sandbox.backend == "namespaces" else f"the image {sandbox.docker.image}"
     bases = Counter(task.environment.base for task in usable)
     named = ", ".join(f"{base} ({count})" for base, count in bases.most_common(SHOWN))
     notes.append(
-        f"the host's own /usr stands in for the images {named}" if host_base else f"built on the images {named}"
+        f"{stand_in} stands in for the images {named}" if sandbox.host_base else f"built on the images {named}"
     )
     undeclared = [task.name for task in usable if not task.expected]
     if undeclared:

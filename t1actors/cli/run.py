@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +29,7 @@ from t1actors.cli.preflight import preflight, with_full_paths
 from t1actors.cli.resume import find_stopped_run
 from t1actors.cli.settings import ConfigFile, Sets
 from t1actors.cli.suspension import stop_here, stops_with_ctrl_z
-from t1actors.config import Config, preset_names, resolve
+from t1actors.config import Config, SandboxConfig, preset_names, resolve
 from t1actors.log.filelog import FileLog
 from t1actors.observe.display import Display, DisplayMode, open_display
 from t1actors.observe.fold import fold_frame
@@ -103,7 +104,7 @@ def run(
         )
     with _look_for_kernels(resolved.model.kernels) as search:  # beside the checks
         found = preflight(resolved, memory_left_bytes())
-        _check_machine(run_dir)
+        _check_machine(run_dir, resolved.sandbox)
         numerics = search.found()
     run_dir = _make_directory(run_dir, given=directory is not None)
     if found.choice is not None:
@@ -116,7 +117,7 @@ def run(
 def _go_on(given: Path, display: DisplayMode) -> int:
     stopped = find_stopped_run(given)
     with _look_for_kernels(stopped.kernels or stopped.config.model.kernels) as search:
-        _check_machine(stopped.run_dir)
+        _check_machine(stopped.run_dir, stopped.config.sandbox)
         try:
             numerics = search.found()
         except KernelsLacking as error:
@@ -178,8 +179,8 @@ def _shortcuts(sets: Sequence[str], shortcuts: dict[str, tuple[str, Path | None]
     return found
 
 
-def _check_machine(run_dir: Path) -> None:
-    checks = bad([*machine_checks(run_dir), *trio.run(sandbox_checks)])
+def _check_machine(run_dir: Path, settings: SandboxConfig) -> None:
+    checks = bad([*machine_checks(run_dir), *trio.run(partial(sandbox_checks, settings=settings))])
     if checks:
         raise CommandFailed("; ".join(check.text for check in checks) + "; `t1 doctor` shows all checks")
 

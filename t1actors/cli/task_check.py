@@ -23,7 +23,7 @@ from t1actors.cli.settings import Sets
 from t1actors.cli.task_folders import TaskDirectories, TaskPreset, sandbox_config, tasks_at
 from t1actors.config import SandboxConfig
 from t1actors.images.errors import BuildFailed, ImageMissing
-from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.choice import make_backend
 from t1actors.sandbox.interface import Limits, SandboxBackend
 from t1actors.tasks.reader import read_task, task_digest
 from t1actors.tasks.record import CheckRecord, Problem, write_record
@@ -113,7 +113,7 @@ async def _check_all(
     with tempfile.TemporaryDirectory(prefix="t1-check-") as root:
         images = image_store(sandbox)
         environments = Environments(sandbox, images)
-        backend = NamespaceBackend(Path(root) / "sandboxes", name="check", images=images)
+        backend = make_backend(sandbox, Path(root) / "sandboxes", name="check", images=images)
         async with backend.running(), anyio.create_task_group() as workers:
             for _ in range(min(jobs, len(folders))):
                 workers.start_soon(work, backend)

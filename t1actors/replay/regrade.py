@@ -33,7 +33,7 @@ from t1actors.log.filelog import FileLog
 from t1actors.log.merged import merged
 from t1actors.payloads import BlobError
 from t1actors.runtime.actor import Unrecoverable
-from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.choice import make_backend
 from t1actors.sandbox.errors import SandboxError
 from t1actors.tasks.pools import BUILTIN
 from t1actors.tasks.reader import read_task
@@ -136,8 +136,8 @@ class Regrader:
             tools = self._scratch / TOOLS_FOLDER
             if (self._run_dir / TOOLS_FOLDER).is_dir():  # built in the run already; that is only read
                 shutil.copytree(self._run_dir / TOOLS_FOLDER, tools)
-            images = image_store(self._trials.config.sandbox)
-            backend = NamespaceBackend(self._scratch / "s", name="grade", images=images)
+            sandbox = self._trials.config.sandbox
+            backend = make_backend(sandbox, self._scratch / "s", name="grade", images=image_store(sandbox))
             async with backend.running():
                 self._verifier = verifier_of(self._trials.config, backend, cache=tools)
                 yield self

@@ -1,8 +1,9 @@
-"""The embedded backend: sandboxes from Linux namespaces, with no daemon and nothing to download.
+"""Backends whose sandboxes are kept by shims, and the embedded one: Linux namespaces, no daemon and nothing to download.
 
-``NamespaceBackend`` holds no state that matters: a sandbox is a directory under ``root`` with its shim's socket in it, so
-a new backend on the same root finds every sandbox that lives. All the work is in the shims (``shim.server``); here orders
-become messages. The fork server runs while the context is open; the sandboxes outlive it, each for its lease.
+``ShimBackend`` holds no state that matters: a sandbox is a directory under ``root`` with its shim's socket in it, so a new
+backend on the same root finds every sandbox that lives. ``NamespaceBackend`` is the embedded kind, ``sandbox.docker`` has
+another. All the work is in the shims (``shim.server``); here orders become messages. The fork server runs while the context
+is open; the sandboxes outlive it, each for its lease.
 
 Guarantees: a cancelled or failed ``create`` that started a sandbox leaves none; runs under trio and asyncio alike, also when
 asyncio cancels a caller its own way (``t1actors.nursery.apart``). One event loop drives a backend; it is not thread-safe.
@@ -20,6 +21,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import anyio
 import anyio.abc
@@ -29,7 +31,16 @@ from t1actors.events import Isolation, OutputChunk
 from t1actors.nursery import apart
 from t1actors.sandbox import errors
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxRefused, SandboxUnavailable
-from t1actors.sandbox.interface import BaseImage, BaseImages, Created, Leftover, RunRequest, RunResult, SandboxSpec
+from t1actors.sandbox.interface import (
+    HOST,
+    BaseImage,
+    BaseImages,
+    Created,
+    Leftover,
+    RunRequest,
+    RunResult,
+    SandboxSpec,
+)
 from t1actors.sandbox.observation import plain_text
 from t1actors.sandbox.reaper import reap
 from t1actors.sandbox.wire import (
@@ -58,34 +69,43 @@ MAX_COMMAND_BYTES = 4 << 20
 _RECEIVE_BYTES = 1 << 18
 _FORK_PATIENCE_S = 30.0
 _KILL_PATIENCE_S = 30.0
-_FIX = (
+FIX_NAMESPACES = (
     "Run as root of the host or in a privileged container (Docker: --privileged), on a kernel that allows namespaces; "
     "`t1 doctor` tries it again"
 )
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); import runpy; runpy.run_module('{}', run_name='__main__')"
-_FORK_SERVER = "t1actors.sandbox.shim.forkserver"
 
 
-class NamespaceBackend:
+class ShimKind(NamedTuple):
+    """What makes a backend's sandboxes: ``backend`` as in ``Isolation``, its fork server with arguments, and what to do when
+    that can't make any."""
+
+    backend: str
+    fork_server: str
+    arguments: tuple[str, ...]
+    fix: str
+
+
+class ShimBackend:
     """See the module. Use inside ``async with backend.running():``."""
 
-    def __init__(self, root: Path, *, name: str, use_cgroups: bool = True, images: BaseImages | None = None) -> None:
+    def __init__(self, root: Path, *, name: str, kind: ShimKind) -> None:
         """
         Args:
             root: the directory of this backend's sandboxes; made if missing. Every backend needs one of its own.
             name: what to call this backend in errors.
-            use_cgroups: False falls back to rlimits and a memory watchdog even where control groups could be made.
-            images: where bases other than ``host`` are found.
+            kind: what makes the sandboxes.
         """
         self.root = root.absolute()
         self.name = name
-        self._use_cgroups = use_cgroups
-        self._images = images
+        self.prefix = group_prefix(str(self.root))
+        """Begins the names of all that this root's sandboxes have outside it, and of no other's."""
+        self._kind = kind
         self._root_fd = -1
         self._fork_server: _ForkServer | None = None
 
     @asynccontextmanager
-    async def running(self) -> AsyncGenerator[NamespaceBackend]:
+    async def running(self) -> AsyncGenerator[ShimBackend]:
         """Raises ``SandboxUnavailable`` where no sandbox can be made for a reason that is known beforehand."""
         if os.geteuid() != 0:
             raise SandboxUnavailable(
@@ -97,7 +117,7 @@ class NamespaceBackend:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._root_fd = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            async with _ForkServer(self.root, use_cgroups=self._use_cgroups) as self._fork_server:
+            async with _ForkServer(self.root, self.prefix, self._kind) as self._fork_server:
                 yield self
         finally:
             self._fork_server = None
@@ -128,11 +148,11 @@ class NamespaceBackend:
         assert isinstance(answer, Made)
         return Created(
             isolation=Isolation(
-                backend="namespaces",
+                backend=self._kind.backend,
                 namespaces=tuple(answer.namespaces),
                 uid_map=answer.uid_map,
                 limits=tuple(answer.limits),
-                base=spec.base,
+                base=answer.base,
                 warnings=(*answer.warnings, *base.warnings),
             ),
             phases={"fork_s": forked_s - started_s, **answer.phases, "create_s": anyio.current_time() - started_s},
@@ -169,11 +189,6 @@ class NamespaceBackend:
         _, archive = await self._ask(sandbox, Seal(list(paths)))
         return archive
 
-    async def commit(self, sandbox: str, file: Path, *, max_bytes: int) -> None:
-        """Kill every process inside, then write what was written as an image layer (``sandbox.layer_tar``) into the new
-        ``file`` (a full path). Raises ``SandboxRefused`` where its files claim more than ``max_bytes``, ``ArchiveError``."""
-        await self._ask(sandbox, Commit(str(file), max_bytes))
-
     async def kill(self, sandbox: str) -> None:
         name = self._name_of(sandbox)
         try:
@@ -203,12 +218,8 @@ class NamespaceBackend:
             await self.kill(key)
 
     def _base(self, spec: SandboxSpec) -> BaseImage:
-        if spec.base == "host":
-            return BaseImage(digest="", layers=(), on_host=True)
-        if self._images is None:
-            text = f"base {spec.base!r} is not known; `host` is, and backend {self.name} was given no images"
-            raise SandboxRefused(f"sandbox {spec.key}: {text}")
-        return self._images.base_image(spec.base)
+        """What the spec's base is to the shim; here that is all it is told. Raises ``SandboxRefused``."""
+        return BaseImage(digest=spec.base, layers=(), on_host=spec.base == HOST)
 
     def _server(self) -> _ForkServer:
         if self._fork_server is None:
@@ -248,7 +259,7 @@ class NamespaceBackend:
             raise SandboxGone(f"sandbox {key}: its shim ended during the call{self._last_words(key)}") from error
         answer, content = message
         if isinstance(answer, Failed):
-            raise _error_of(answer)
+            raise _error_of(answer, self._kind.fix)
         if isinstance(answer, (Made, Ran, Done)):
             return answer, content
         raise SandboxError(f"sandbox {key}: its shim answered with {type(answer).__name__}, which is no answer")
@@ -259,6 +270,35 @@ class NamespaceBackend:
         except OSError:
             return ""
         return f"; its last words: {text[-2000:]}" if text else ""
+
+
+class NamespaceBackend(ShimBackend):
+    """The embedded backend."""
+
+    def __init__(self, root: Path, *, name: str, use_cgroups: bool = True, images: BaseImages | None = None) -> None:
+        """
+        Args:
+            root, name: as in ``ShimBackend``.
+            use_cgroups: False falls back to rlimits and a memory watchdog even where control groups could be made.
+            images: where bases other than ``host`` are found.
+        """
+        self._images = images
+        limits = "cgroups" if use_cgroups else "rlimits"
+        fork_server = "t1actors.sandbox.shim.forkserver"
+        super().__init__(root, name=name, kind=ShimKind("namespaces", fork_server, (limits,), FIX_NAMESPACES))
+
+    async def commit(self, sandbox: str, file: Path, *, max_bytes: int) -> None:
+        """Kill every process inside, then write what was written as an image layer (``sandbox.layer_tar``) into the new
+        ``file`` (a full path). Raises ``SandboxRefused`` where its files claim more than ``max_bytes``, ``ArchiveError``."""
+        await self._ask(sandbox, Commit(str(file), max_bytes))
+
+    def _base(self, spec: SandboxSpec) -> BaseImage:
+        if spec.base == HOST:
+            return BaseImage(digest="", layers=(), on_host=True)
+        if self._images is None:
+            text = f"base {spec.base!r} is not known; `host` is, and backend {self.name} was given no images"
+            raise SandboxRefused(f"sandbox {spec.key}: {text}")
+        return self._images.base_image(spec.base)
 
 
 async def _until_end(stream: anyio.abc.SocketStream) -> None:
@@ -305,16 +345,17 @@ def _create_order(spec: SandboxSpec, base: BaseImage) -> Create:
         command_s=limits.command_s,
         lease_s=spec.lease_s,
         layers=[(layer.at, layer.read_only, layer.over_base, len(layer.archive)) for layer in spec.layers],
+        base=spec.base,
         base_host=base.on_host,
         base_layers=list(base.layers),
         base_holds=list(base.holds),
     )
 
 
-def _error_of(failed: Failed) -> SandboxError:
+def _error_of(failed: Failed, fix: str) -> SandboxError:
     match failed.kind, failed.texts:
         case "SandboxUnavailable", [step, reason]:
-            return SandboxUnavailable(step, reason, _FIX)
+            return SandboxUnavailable(step, reason, fix)
         case "SandboxDied", [message, cause]:
             return SandboxDied(message, cause)
         case "ArchiveError", [message]:
@@ -330,19 +371,19 @@ def _error_of(failed: Failed) -> SandboxError:
 class _ForkServer:
     """The fork server's process and its one-line questions and answers."""
 
-    def __init__(self, root: Path, *, use_cgroups: bool) -> None:
+    def __init__(self, root: Path, prefix: str, kind: ShimKind) -> None:
         self._root = root
-        self._use_cgroups = use_cgroups
+        self._prefix = prefix
+        self._kind = kind
         self._process: anyio.abc.Process | None = None
         self._lock = anyio.Lock()
         self._buffer = b""
 
     async def __aenter__(self) -> _ForkServer:
         # -I -S: neither the environment nor site packages decide what runs as root here, and it starts fast.
-        boot = _BOOT.format(_FORK_SERVER)
-        prefix = group_prefix(str(self._root))
-        limits = "cgroups" if self._use_cgroups else "rlimits"
-        command = [sys.executable, "-I", "-S", "-c", boot, _PACKAGE_PARENT, str(self._root), prefix, limits]
+        boot = _BOOT.format(self._kind.fork_server)
+        command = [sys.executable, "-I", "-S", "-c", boot, _PACKAGE_PARENT, str(self._root), self._prefix]
+        command += self._kind.arguments
         self._process = await anyio.open_process(command, stderr=None)
         return self
 
@@ -366,7 +407,7 @@ class _ForkServer:
         answer = await self._ask(f"fork {name}")
         if answer in ("new", "exists"):
             return answer == "new"
-        raise SandboxUnavailable("starting a shim", answer.removeprefix("error "), _FIX)
+        raise SandboxUnavailable("starting a shim", answer.removeprefix("error "), self._kind.fix)
 
     async def clear(self, name: str) -> bool:
         """True if nothing is left, False if a shim lives there."""
@@ -378,10 +419,12 @@ class _ForkServer:
             with anyio.CancelScope(shield=True):  # so that whoever asked learns the answer
                 answer = await apart(lambda: self._exchange(line))
         if not answer:
-            raise SandboxUnavailable("asking the fork server", "it ended or hangs; its errors are on stderr", _FIX)
+            raise SandboxUnavailable(
+                "asking the fork server", "it ended or hangs; its errors are on stderr", self._kind.fix
+            )
         if answer.startswith("refused "):
             _, step, reason = answer.split("\t")
-            raise SandboxUnavailable(step, reason, _FIX)
+            raise SandboxUnavailable(step, reason, self._kind.fix)
         return answer
 
     async def _exchange(self, line: str) -> str:

@@ -15,9 +15,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from t1actors.events import Isolation, OutputChunk
-
-HOST = "host"
-"""The base of a sandbox that stands on no image: the allow-list from the host's /usr."""
+from t1actors.sandbox.wire import HOST
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ from t1actors.sandbox.wire import group_prefix
 
 _SECOND_LOOK_S = 1.0
 _PATIENCE_S = 10.0
-_PARTS = {"sock", "log", "fs"}
+_PARTS = {"sock", "log", "fs", "control", "merged"}
 _DELETED = " (deleted)"
 
 
@@ -111,7 +111,7 @@ class _Reaper:
                 maker = name.rpartition("-")[2]
                 if maker.isdigit() and _name_of_process(int(maker)) == "t1-forkserver":
                     continue
-            elif name in alive or _answers(path):
+            elif name in alive or answers(path):
                 continue
             yield from (self._removed("control group", group, _end_group) for group in _groups(self._prefix, name))
             yield self._removed("directory", str(path), _remove_tree)
@@ -148,7 +148,7 @@ class _Reaper:
     def _unreachable(self) -> set[_Shim]:
         shims = list(self._shims())
         reachable = {shim.name for shim in shims if not shim.deleted}
-        return {s for s in shims if s.deleted and (s.name in reachable or not _answers(self._root / s.name))}
+        return {s for s in shims if s.deleted and (s.name in reachable or not answers(self._root / s.name))}
 
 
 def _end(pid: int) -> str:
@@ -169,7 +169,7 @@ def _end(pid: int) -> str:
         os.close(process)
 
 
-def _answers(directory: Path) -> bool:
+def answers(directory: Path) -> bool:
     """Whether a sandbox listens there: a directory, by way of whose descriptor the address is short enough."""
     try:
         fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)

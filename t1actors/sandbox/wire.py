@@ -13,13 +13,16 @@ import os
 import struct
 from typing import Any, NamedTuple
 
+HOST = "host"
+"""The base of a sandbox that stands on no image: the allow-list from the host's /usr."""
 _HEADER = struct.Struct("<IQ")
 _MAX_JSON_BYTES = 64 << 20
 _MAX_DATA_BYTES = 1 << 34
 
 
 class Create(NamedTuple):
-    """The bytes are the layers' archives, one after the other. ``layers``: at, read_only, over_base, size. ``base_layers``:
+    """The bytes are the layers' archives, one after the other. ``layers``: at, read_only, over_base, size. ``base`` is the
+    spec's; ``base_layers``:
     directories of an image's layers, the uppermost first; ``base_holds``: what to lock."""
 
     workdir: str
@@ -31,6 +34,7 @@ class Create(NamedTuple):
     command_s: float
     lease_s: float
     layers: list[tuple[str, bool, bool, int]]
+    base: str
     base_host: bool
     base_layers: list[str]
     base_holds: list[str]
@@ -76,6 +80,7 @@ class Made(NamedTuple):
     """Answers Create."""
 
     existed: bool
+    base: str
     namespaces: list[str]
     uid_map: str
     limits: list[str]

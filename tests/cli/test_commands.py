@@ -237,7 +237,7 @@ def test_a_failed_run_is_status_1_and_says_why(toy_run, capsys):
 
 
 def test_a_host_that_forbids_sandboxes_is_refused_with_reason_and_fix(toy_run, monkeypatch, capsys):
-    async def forbidden(directory=None):
+    async def forbidden(directory=None, *, settings=None):
         return [Check("namespaces", "bad", "unshare: Operation not permitted", "Run as root")]
 
     monkeypatch.setattr(run, "sandbox_checks", forbidden)

@@ -25,8 +25,8 @@ def reap(*arguments):
 def leftover(host_makes_sandboxes, tmp_path):
     """A run whose pool and shims are dead, next to one whose sandboxes live."""
     dead, living = Live(tmp_path / "runs" / "dead" / "sandboxes"), Live(tmp_path / "runs" / "living" / "graders")
-    start_and_kill_a_pool(living.root, 60.0)
-    start_and_kill_a_pool(dead.root, 60.0)
+    start_and_kill_a_pool(living, 60.0)
+    start_and_kill_a_pool(dead, 60.0)
     for pid in shims(dead):
         os.kill(pid, signal.SIGKILL)
     until(lambda: not dead.processes())

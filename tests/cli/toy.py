@@ -23,7 +23,7 @@ def install(set_attribute=setattr):
     from t1actors.cli.preflight import Preflight
     from tests.cli.kernels_found import KernelsFound
 
-    async def fine(directory=None):
+    async def fine(directory=None, *, settings=None):
         return [Check("sandbox", "good", "works")]
 
     set_attribute(run, "ACTORS", {"publisher": "tests.cli.toy:Publisher"})

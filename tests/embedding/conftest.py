@@ -1,3 +1,3 @@
-from tests.sandbox.conftest import live
+from tests.sandbox.conftest import docker, live, namespaces
 
-__all__ = ["live"]
+__all__ = ["docker", "live", "namespaces"]

@@ -15,7 +15,6 @@ from t1actors.engine.torch_engine import TorchEngine
 from t1actors.models.checkpoint import weights_digest, weights_to_bytes
 from t1actors.nursery import apart, task_group
 from t1actors.sandbox.admission import Admission, TokenBucket
-from t1actors.sandbox.backend import NamespaceBackend
 from t1actors.sandbox.errors import SandboxError, SandboxGone
 from t1actors.sandbox.interface import SandboxSpec
 from t1actors.sandbox.pool import SandboxPool
@@ -27,8 +26,8 @@ def pool_over(backend, *, max_live=4):
 
 
 @contextlib.asynccontextmanager
-async def running_pool(root, **admission):
-    backend = NamespaceBackend(root, name="test")
+async def running_pool(live, **admission):
+    backend = live.backend()
     pool = pool_over(backend, **admission)
     async with backend.running(), pool.running():
         yield pool
@@ -94,7 +93,7 @@ def test_a_call_apart_runs_its_cleanup_to_the_end_however_often_its_caller_is_ca
 @pytest.mark.parametrize("after_s", [0.0, 0.003, 0.02])
 def test_a_task_cancelled_while_it_creates_leaves_nothing_and_the_next_one_gets_its_own_answer(live, after_s, times):
     async def main():
-        async with running_pool(live.root, max_live=1) as pool:
+        async with running_pool(live, max_live=1) as pool:
             await pool.reattach()
             task = asyncio.create_task(pool.create(SandboxSpec(key="one")))
             await asyncio.sleep(after_s)
@@ -113,7 +112,7 @@ def test_a_task_cancelled_while_it_creates_leaves_nothing_and_the_next_one_gets_
 
 def test_a_timeout_of_asyncio_in_the_middle_of_a_command_kills_the_sandbox_at_the_end_of_its_block(live):
     async def main():
-        async with running_pool(live.root) as pool:
+        async with running_pool(live) as pool:
             with pytest.raises(TimeoutError):
                 async with pool.sandbox(SandboxSpec(key="one")) as sandbox, asyncio.timeout(0.3):
                     await sandbox.run("sleep 1000", limit_s=100)
@@ -134,7 +133,7 @@ def test_one_agent_that_raises_ends_the_others_and_its_own_error_is_what_the_pro
             await sandbox.run("sleep 1000", limit_s=100)
 
     async def main():
-        async with running_pool(live.root) as pool, asyncio.TaskGroup() as agents:
+        async with running_pool(live) as pool, asyncio.TaskGroup() as agents:
             for number in range(6):  # two of them wait for a slot
                 agents.create_task(agent(pool, number))
 
@@ -147,7 +146,7 @@ def test_one_agent_that_raises_ends_the_others_and_its_own_error_is_what_the_pro
 @pytest.mark.parametrize("loop", ["trio", "asyncio"])
 def test_what_a_program_created_and_forgot_is_killed_when_its_block_ends_also_by_an_error(live, loop):
     async def main():
-        async with running_pool(live.root) as pool:
+        async with running_pool(live) as pool:
             for key in ("a", "b"):
                 await pool.create(SandboxSpec(key=key))
             raise KeyError("forgotten")
@@ -186,7 +185,7 @@ def test_a_sandbox_that_cannot_be_killed_is_named_and_the_others_are_killed_all_
 
 def test_a_sandbox_outlives_its_lease_while_the_pool_runs_though_nobody_calls_it(live):
     async def main():
-        backend = NamespaceBackend(live.root, name="test")
+        backend = live.backend()
         pool = pool_over(backend)
         spec = SandboxSpec(key="one", lease_s=2.0)
         async with backend.running(), pool.running(renew_every_s=0.2), pool.sandbox(spec) as sandbox:
@@ -216,12 +215,12 @@ asyncio.run(main())
 """
 
 
-def test_a_program_that_was_killed_finds_its_sandbox_again_with_all_its_work(live):
-    done = subprocess.run([sys.executable, "-c", CRASHES, str(live.root)], check=False)
+def test_a_program_that_was_killed_finds_its_sandbox_again_with_all_its_work(namespaces):
+    done = subprocess.run([sys.executable, "-c", CRASHES, str(namespaces.root)], check=False)
     assert done.returncode == -signal.SIGKILL
 
     async def main():
-        backend = NamespaceBackend(live.root, name="test")
+        backend = namespaces.backend()
         pool = pool_over(backend)
         async with backend.running(), pool.running() as found:
             assert found == ["one"]
@@ -231,19 +230,19 @@ def test_a_program_that_was_killed_finds_its_sandbox_again_with_all_its_work(liv
                 assert await sandbox.read_file("/app/work") == b"begun\n"
 
     asyncio.run(main())
-    live.assert_nothing_left()
+    namespaces.assert_nothing_left()
 
 
-def test_ctrl_c_ends_an_asyncio_program_with_nothing_left(live):
+def test_ctrl_c_ends_an_asyncio_program_with_nothing_left(namespaces):
     code = CRASHES.replace("os.kill(os.getpid(), signal.SIGKILL)", "print('up', flush=True); await asyncio.sleep(600)")
     program = subprocess.Popen(
-        [sys.executable, "-c", code, str(live.root)], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", code, str(namespaces.root)], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     assert program.stdout.readline() == "up\n"
     os.killpg(program.pid, signal.SIGINT)
     assert program.wait() != 0
     program.stdout.close()
-    live.assert_nothing_left()
+    namespaces.assert_nothing_left()
 
 
 # --- the engine ---------------------------------------------------------------------------------------------------------

@@ -1,8 +1,12 @@
-"""Real sandboxes for tests: made on this host, and after each test nothing of them may be left."""
+"""Real sandboxes for tests: made on this host, of every kind, and after each test nothing of them may be left.
+
+A test that asks for ``live`` or ``one`` runs once with namespaces and once with Docker, against a daemon of the tests' own.
+"""
 
 import glob
 import hashlib
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -10,15 +14,43 @@ import anyio
 import pytest
 
 from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.docker.backend import DockerBackend
 from t1actors.sandbox.interface import RunRequest, SandboxSpec
+from tests.docker_daemon import Daemon, docker_of
 
 
 class Live:
     """Runs a test body with a backend. ``body(backend)`` is async; ``self.root`` is the backend's directory."""
 
-    def __init__(self, root: Path):
+    def __init__(self, root: Path, daemon: Daemon | None = None):
         self.root = root
+        self.daemon = daemon
+        self.kind = "docker" if daemon else "namespaces"
         self.prefix = f"t1-{hashlib.sha256(os.fsencode(root)).hexdigest()[:10]}-"
+
+    def backend(self, name="test", *, use_cgroups=True):
+        if self.daemon:
+            return DockerBackend(self.root, name=name, socket=self.daemon.socket, image=self.daemon.image)
+        return NamespaceBackend(self.root, name=name, use_cgroups=use_cgroups)
+
+    def containers(self):
+        """The full ids of this root's containers."""
+        if not self.daemon:
+            return []
+        ask = docker_of(f"unix://{self.daemon.socket}")
+        return ask("ps", "-aq", "--no-trunc", "--filter", f"label=t1actors.root={self.prefix}").split()
+
+    def kill_from_outside(self):
+        """End all that runs inside, as an operator would."""
+        if self.daemon:
+            docker_of(f"unix://{self.daemon.socket}")("kill", *self.containers())
+        else:
+            self.signal("t1-init", signal.SIGKILL)
+
+    def signal(self, name, number):
+        for pid, found in self.processes():
+            if found == name:
+                os.kill(pid, number)
 
     def __call__(self, body, *, loop="trio", use_cgroups=True, expect_left=False):
         async def main():
@@ -38,17 +70,18 @@ class Live:
         return result
 
     def make_backend(self, *, use_cgroups):
-        return NamespaceBackend(self.root, name="test", use_cgroups=use_cgroups)
+        return self.backend(use_cgroups=use_cgroups)
 
     def processes(self):
-        """What runs for this root: shims, inits, and all that is in their control groups."""
+        """What runs for this root: shims, inits, attendants, and all that is in their control groups."""
         found = []
+        groups = [self.prefix, *self.containers()]
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
             try:
                 ours = os.fsencode(self.root) in (entry / "cmdline").read_bytes().split(b"\0")
-                inside = self.prefix in (entry / "cgroup").read_text()
+                inside = any(group in (entry / "cgroup").read_text() for group in groups)
                 name = (entry / "comm").read_text().strip()
                 zombie = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
             except OSError:
@@ -76,11 +109,13 @@ class Live:
             "mounts": self.mounts(),
             "groups": self.groups(),
             "directories": os.listdir(self.root),
+            "containers": self.containers(),
         }
 
     def assert_nothing_left(self):
         """A process that has answered its last order still needs a moment to be gone."""
-        for _ in range(250):
+        until_s = time.monotonic() + 20.0
+        while time.monotonic() < until_s:
             left = self.left()
             if not any(left.values()):
                 return
@@ -88,8 +123,19 @@ class Live:
         assert not any(left.values()), left
 
 
+@pytest.fixture(params=["namespaces", "docker"])
+def live(request, tmp_path):
+    """Of every kind. Ask for ``namespaces`` for what only those promise."""
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture
-def live(host_makes_sandboxes, tmp_path):
+def docker(docker_daemon, tmp_path):
+    return Live(tmp_path / "sandboxes", docker_daemon)
+
+
+@pytest.fixture
+def namespaces(host_makes_sandboxes, tmp_path):
     return Live(tmp_path / "sandboxes")
 
 

@@ -24,7 +24,7 @@ def test_a_sandbox_lives_its_whole_life_and_leaves_nothing(live, loop):
     async def body(backend):
         created = await backend.create(SandboxSpec(key="s0.t3"))
         assert not created.existed
-        assert created.isolation.backend == "namespaces"
+        assert created.isolation.backend == live.kind
         assert {"fork_s", "root_s", "isolate_s", "create_s"} <= created.phases.keys()
         assert (await backend.run("s0.t3", request("1", "echo hi >f; cat f"))).text == "hi\n"
         assert await backend.read_file("s0.t3", "/app/f", max_bytes=10) == b"hi\n"
@@ -99,7 +99,7 @@ def test_a_command_whose_caller_was_cancelled_goes_on_and_its_result_is_kept(liv
     live(body)
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.003, 0.006, 0.01, 0.02, 0.04])
+@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.003, 0.006, 0.01, 0.02, 0.04, 0.1, 0.2, 0.3])
 def test_a_creation_cancelled_at_any_moment_leaves_nothing(live, after_s):
     # S2, the second half.
     async def body(backend):
@@ -130,7 +130,7 @@ def test_a_command_beyond_its_limit_leaves_no_process_and_no_mount(live):
 
 def test_five_sandboxes_survive_the_kill_of_their_pool_and_are_found_by_their_keys(live):
     # S3, the first way out.
-    start_and_kill_a_pool(live.root, 60.0)
+    start_and_kill_a_pool(live, 60.0)
 
     async def body(backend):
         assert await backend.list() == [f"s0.t{number}" for number in range(5)]
@@ -147,7 +147,7 @@ def test_five_sandboxes_survive_the_kill_of_their_pool_and_are_found_by_their_ke
 
 def test_sandboxes_of_a_killed_pool_are_gone_when_their_leases_end(live):
     # S3, the second way out.
-    start_and_kill_a_pool(live.root, 1.0)
+    start_and_kill_a_pool(live, 1.0 if live.kind == "namespaces" else 6.0)  # five containers take longer to make
     live.assert_nothing_left()
 
 
@@ -193,9 +193,7 @@ def test_everything_inside_dies_with_a_shim_that_is_killed_and_its_place_is_clea
         await backend.create(SandboxSpec(key="two"))
         for key in ("one", "two"):
             await backend.run(key, request("1", "setsid sleep 1000 &"))
-        for pid, name in live.processes():
-            if name == "t1-shim":
-                os.kill(pid, signal.SIGKILL)
+        live.signal("t1-shim", signal.SIGKILL)
         with anyio.fail_after(10):
             while {name for _, name in live.processes()} - {"t1-forkserver"}:  # noqa: ASYNC110
                 await anyio.sleep(0.02)
@@ -208,18 +206,14 @@ def test_everything_inside_dies_with_a_shim_that_is_killed_and_its_place_is_clea
 
 
 def test_a_shim_that_is_asked_to_terminate_leaves_nothing(live):
-    start_and_kill_a_pool(live.root, 60.0)
-    for pid, name in live.processes():
-        if name == "t1-shim":
-            os.kill(pid, signal.SIGTERM)
+    start_and_kill_a_pool(live, 60.0)
+    live.signal("t1-shim", signal.SIGTERM)
     live.assert_nothing_left()
 
 
 def test_the_reaper_clears_away_what_dead_shims_left(live):
-    start_and_kill_a_pool(live.root, 60.0)
-    for pid, name in live.processes():
-        if name == "t1-shim":
-            os.kill(pid, signal.SIGKILL)
+    start_and_kill_a_pool(live, 60.0)
+    live.signal("t1-shim", signal.SIGKILL)
     for _ in range(500):
         if not live.processes():
             break
@@ -227,7 +221,10 @@ def test_the_reaper_clears_away_what_dead_shims_left(live):
     assert len(os.listdir(live.root)) == 5
 
     async def body(backend):
-        assert {leftover.kind for leftover in await backend.reap()} == {"directory", "control group"}
+        outside = "control group" if live.kind == "namespaces" else "container"
+        assert {leftover.kind for leftover in await backend.reap(dry_run=True)} == {"directory", outside}
+        assert {leftover.kind for leftover in await backend.reap()} == {"directory", outside}
+        assert await backend.reap() == []
         assert await backend.list() == []
 
     live(body, expect_left=True)
@@ -247,9 +244,7 @@ def test_a_sandbox_that_dies_under_its_caller_says_so_and_can_still_be_sealed(li
         async with anyio.create_task_group() as group:
             group.start_soon(run)
             await anyio.sleep(0.3)
-            for pid, name in live.processes():
-                if name == "t1-init":
-                    os.kill(pid, signal.SIGKILL)
+            live.kill_from_outside()
         assert (results[0].exit_code, results[0].shell_restarted) == (137, True)
         with pytest.raises(SandboxDied) as caught:
             await backend.run("one", request("3", "echo"))
@@ -307,7 +302,7 @@ def test_files_are_read_without_following_links_and_only_when_regular_and_small(
             "one",
             request(
                 "1",
-                "echo 12345 >f; ln -s f l; ln -s /app d; mkfifo p; mkdir sub; ln -s /etc/passwd abs; truncate -s 1P huge",
+                "echo 12345 >f; ln -s f l; ln -s /app d; mkfifo p; mkdir sub; ln -s /etc/passwd abs; truncate -s 8T huge",
             ),
         )
         read = backend.read_file
@@ -317,8 +312,8 @@ def test_files_are_read_without_following_links_and_only_when_regular_and_small(
             assert await read("one", f"/app/{path}", max_bytes=1000) is None, path
         assert await read("one", "/app/d/f", max_bytes=1000) is None
         assert await read("one", "/app/f", max_bytes=5) is None
-        # The host's own files are not there at all.
-        assert await read("one", "/usr/bin/bash", max_bytes=1 << 30) is None
+        if live.kind == "namespaces":  # the host's own files are not there at all
+            assert await read("one", "/usr/bin/bash", max_bytes=1 << 30) is None
         assert await read("one", "/proc/self/status", max_bytes=1 << 20) is None
 
     live(body)
@@ -384,8 +379,8 @@ def test_equal_work_seals_to_equal_bytes_and_restores_to_the_same_tree(live):
     live(body)
 
 
-def test_a_tree_3000_deep_and_a_petabyte_of_holes_are_sealed_and_gone_at_once(live):
-    deep = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\nopen('leaf', 'w').truncate(1 << 50)"
+def test_a_tree_3000_deep_and_terabytes_of_holes_are_sealed_and_gone_at_once(live):
+    deep = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\nopen('leaf', 'w').truncate(1 << 43)"
 
     async def body(backend):
         await backend.create(SandboxSpec(key="one"))

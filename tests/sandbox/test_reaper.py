@@ -18,6 +18,12 @@ from tests.sandbox.conftest import Live
 from tests.sandbox.pools import start_and_kill_a_pool
 
 
+@pytest.fixture
+def live(namespaces):
+    """Containers are found by their backend (test_backend)."""
+    return namespaces
+
+
 def kinds(leftovers):
     assert not [leftover.trouble for leftover in leftovers if leftover.trouble]
     return sorted({leftover.kind for leftover in leftovers})
@@ -42,7 +48,7 @@ def shims(live):
 
 
 def test_sandboxes_that_outlive_their_pool_are_left_alone_until_their_leases_end(live):
-    start_and_kill_a_pool(live.root, 3.0)
+    start_and_kill_a_pool(live, 3.0)
     began_s = time.monotonic()
     assert reap(live.root) == []
     assert len(shims(live)) == 5
@@ -54,7 +60,7 @@ def test_sandboxes_that_outlive_their_pool_are_left_alone_until_their_leases_end
 
 
 def test_a_dry_run_finds_what_the_run_after_it_removes(live):
-    start_and_kill_a_pool(live.root, 60.0)
+    start_and_kill_a_pool(live, 60.0)
     signal_shims(live, signal.SIGKILL)
     until(lambda: not live.processes())
     found = reap(live.root, dry_run=True)
@@ -66,7 +72,7 @@ def test_a_dry_run_finds_what_the_run_after_it_removes(live):
 
 
 def test_sandboxes_whose_directory_was_deleted_under_them_are_ended(live):
-    start_and_kill_a_pool(live.root, 60.0)
+    start_and_kill_a_pool(live, 60.0)
     shutil.rmtree(live.root)
     assert len(shims(live)) == 5
     assert "process" in kinds(reap(live.root, dry_run=True))
@@ -77,7 +83,7 @@ def test_sandboxes_whose_directory_was_deleted_under_them_are_ended(live):
 
 
 def test_a_shim_that_hangs_when_its_directory_is_gone_is_killed(live):
-    start_and_kill_a_pool(live.root, 60.0)
+    start_and_kill_a_pool(live, 60.0)
     signal_shims(live, signal.SIGSTOP)
     assert reap(live.root) == []  # it may be one that lives
     shutil.rmtree(live.root)
@@ -181,10 +187,10 @@ def test_a_mount_that_is_visible_here_goes_and_no_other(live):
 
 def test_another_directory_is_not_touched(live, tmp_path):
     other = Live(tmp_path / "other")
-    start_and_kill_a_pool(other.root, 60.0)
+    start_and_kill_a_pool(other, 60.0)
     for pid in shims(other):
         os.kill(pid, signal.SIGKILL)
-    start_and_kill_a_pool(live.root, 60.0)
+    start_and_kill_a_pool(live, 60.0)
     assert reap(live.root) == []
     assert len(os.listdir(other.root)) == 5
     assert len(shims(live)) == 5

@@ -4,7 +4,8 @@ from functools import partial
 
 import pytest
 
-from tests.verify.trials import BACKENDS, OnABench, on_a_bench
+from t1actors.config import DockerConfig, SandboxConfig
+from tests.verify.trials import OnABench, on_a_bench
 
 
 @pytest.fixture(scope="session")
@@ -13,7 +14,13 @@ def built_tools(tmp_path_factory):
     return tmp_path_factory.mktemp("tools")
 
 
-@pytest.fixture(params=sorted(BACKENDS), name="on_a_bench")
-def _on_a_bench(request, built_tools, host_makes_sandboxes) -> OnABench:
+@pytest.fixture(params=["namespaces", "docker"], name="on_a_bench")
+def _on_a_bench(request, built_tools) -> OnABench:
     """``on_a_bench(test)`` runs ``test(bench)`` on real sandboxes of the backend at hand."""
-    return partial(on_a_bench, BACKENDS[request.param], tools=built_tools)
+    if request.param == "namespaces":
+        request.getfixturevalue("host_makes_sandboxes")
+        settings = SandboxConfig()
+    else:
+        daemon = request.getfixturevalue("docker_daemon")
+        settings = SandboxConfig(backend="docker", docker=DockerConfig(socket=daemon.socket, image=daemon.image))
+    return partial(on_a_bench, settings, tools=built_tools)

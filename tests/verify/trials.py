@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import anyio
 
-from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.config import SandboxConfig
+from t1actors.sandbox.choice import make_backend
 from t1actors.sandbox.interface import Limits, RunRequest, SandboxBackend, SandboxSpec
 from t1actors.tasks.layers import environment_layers
 from t1actors.tasks.task import Task
@@ -20,18 +20,6 @@ from t1actors.verify.verifier import Verifier
 
 LIMITS = Limits(memory_mb=128, disk_mb=24, processes=32, command_s=20.0)
 T = TypeVar("T")
-
-
-class Backend(SandboxBackend, Protocol):
-    """A backend that a test can start."""
-
-    def running(self) -> AbstractAsyncContextManager[object]: ...
-
-
-BACKENDS: dict[str, Callable[[Path, str], Backend]] = {
-    "namespaces": lambda root, name: NamespaceBackend(root, name=name),
-}
-"""What every grading test runs on; (directory, name) -> backend."""
 
 
 @dataclass(frozen=True)
@@ -77,15 +65,14 @@ class OnABench(Protocol):
     def __call__(self, test: Callable[[Bench], Awaitable[T]], *, loop: str = "trio") -> T: ...
 
 
-def on_a_bench(
-    make: Callable[[Path, str], Backend], test: Callable[[Bench], Awaitable[T]], *, tools: Path, loop: str = "trio"
-) -> T:
+def on_a_bench(settings: SandboxConfig, test: Callable[[Bench], Awaitable[T]], *, tools: Path, loop: str = "trio") -> T:
     """Runs ``test``; afterwards no sandbox may be left. ``tools``: where built tool layers are kept."""
 
     async def run() -> T:
         # Sockets have short names: not below pytest's own long paths.
         with tempfile.TemporaryDirectory(prefix="t1-verify-") as root:
-            agents, graders = make(Path(root, "agents"), "agents"), make(Path(root, "graders"), "graders")
+            agents = make_backend(settings, Path(root, "agents"), name="agents")
+            graders = make_backend(settings, Path(root, "graders"), name="graders")
             verifiers = [
                 Verifier(backend, limits=LIMITS, deadline_s=60.0, cache=tools) for backend in (graders, agents)
             ]

@@ -13,21 +13,21 @@ ends the server and no shim. What dead shims left is cleared away where somebody
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import gc
 import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.init import SHELL
-from t1actors.sandbox.shim.limits import Controllers, find_controllers, remove_group
+from t1actors.sandbox.shim.limits import Controllers, find_controllers
 from t1actors.sandbox.shim.linux import StepFailed
+from t1actors.sandbox.shim.machine import Kind
 from t1actors.sandbox.shim.rootfs import read_host_files
-from t1actors.sandbox.shim.sandbox import Prepared
+from t1actors.sandbox.shim.sandbox import Namespaces, Prepared
 from t1actors.sandbox.shim.seccomp import build_program
 from t1actors.sandbox.shim.server import run_shim
 from t1actors.sandbox.unpack import remove_tree
@@ -35,29 +35,48 @@ from t1actors.sandbox.unpack import remove_tree
 _BACKLOG = 128
 
 
-def main(root_directory: str, prefix: str, use_cgroups: bool) -> None:
-    """``prefix`` begins the names of this root's control groups and of no other's."""
+def namespaces(root_directory: str, prefix: str, *, use_cgroups: bool) -> Kind:
+    """Prepared for this host. ``prefix`` begins the names of this root's control groups and of no other's.
+
+    Raises:
+        StepFailed: what this host lacks.
+    """
+    if not os.access(SHELL, os.X_OK):
+        raise StepFailed(f"finding {SHELL}", errno.ENOENT)
+    controllers = find_controllers(f"{prefix}.probe-{os.getpid()}") if use_cgroups else Controllers(None, None)
+    return Namespaces(
+        Prepared(
+            root_directory=root_directory,
+            group_prefix=prefix,
+            host_files=read_host_files(),
+            controllers=controllers,
+            filter_program=build_program(deny_memfd=controllers.memory is None),
+        )
+    )
+
+
+def main(root_directory: str, prepare: Callable[[], Kind]) -> None:
+    """Serve until the end of the input. What ``prepare`` could not do is the first and last answer."""
+    try:
+        _serve(root_directory, prepare)
+    except StepFailed as failure:
+        os.write(1, f"refused \t{failure.step}\t{failure.reason}\n".encode())
+        sys.exit(1)
+
+
+def _serve(root_directory: str, prepare: Callable[[], Kind]) -> None:
     linux.set_name("t1-forkserver")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides when this ends: by closing the input
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended shims leave no zombies
     os.umask(0o022)  # what is laid out and written inside depends on the task, never on who started the run
     os.chdir(root_directory)
-    if not os.access(SHELL, os.X_OK):
-        raise StepFailed(f"finding {SHELL}", errno.ENOENT)
-    controllers = find_controllers(f"{prefix}.probe-{os.getpid()}") if use_cgroups else Controllers(None, None)
-    prepared = Prepared(
-        root_directory=root_directory,
-        group_prefix=prefix,
-        host_files=read_host_files(),
-        controllers=controllers,
-        filter_program=build_program(deny_memfd=controllers.memory is None),
-    )
+    kind = prepare()
     gc.collect()
     gc.disable()  # nothing here makes cycles, and a collection would touch every page shared with the shims
     gc.freeze()
     for line in _lines():
         order, _, name = line.partition(" ")
-        answer = _fork(prepared, name) if order == "fork" else _clear(prepared, name)
+        answer = _fork(kind, name) if order == "fork" else _clear(kind, name)
         os.write(1, f"{answer}\n".encode())
 
 
@@ -69,21 +88,21 @@ def _lines() -> Iterator[str]:
             yield line.decode()
 
 
-def _fork(prepared: Prepared, name: str) -> str:
+def _fork(kind: Kind, name: str) -> str:
     for _ in range(2):
         listener = _listen(name)
         if listener is None:
-            if _clear(prepared, name) == "alive":
+            if _clear(kind, name) == "alive":
                 return "exists"
             continue
         try:
             pid = os.fork()
         except OSError as error:
             listener.close()
-            _clear(prepared, name)
+            _clear(kind, name)
             return f"error forking a shim failed: {error.strerror}"
         if pid == 0:
-            run_shim(prepared, name, listener.fileno())
+            run_shim(kind.machine(name), kind.root_directory, name, listener.fileno())
         listener.close()
         return "new"
     return f"error the directory {name} can't be cleared away"
@@ -107,7 +126,7 @@ def _listen(name: str) -> socket.socket | None:
     return listener
 
 
-def _clear(prepared: Prepared, name: str) -> str:
+def _clear(kind: Kind, name: str) -> str:
     """Remove what is left of a sandbox whose shim is dead. The kernel ended its processes and mounts with it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
@@ -116,10 +135,7 @@ def _clear(prepared: Prepared, name: str) -> str:
             pass
         else:
             return "alive"
-    for controller in prepared.controllers:
-        if controller is not None:
-            with contextlib.suppress(OSError):  # still busy: the reaper removes it
-                remove_group(f"{controller.parent}/{prepared.group_prefix}{name}")
+    kind.clear(name)
     _remove(name)
     return "done"
 
@@ -133,8 +149,4 @@ def _remove(name: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1], sys.argv[2], sys.argv[3] == "cgroups")
-    except StepFailed as failure:
-        os.write(1, f"refused \t{failure.step}\t{failure.reason}\n".encode())
-        sys.exit(1)
+    main(sys.argv[1], lambda: namespaces(sys.argv[1], sys.argv[2], use_cgroups=sys.argv[3] == "cgroups"))

@@ -32,13 +32,13 @@ STATUS_FD = 250
 _IDS = 65_536
 # What root in the sandbox keeps: CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE,
 # SYS_CHROOT, SETFCAP: Docker's set without raw sockets, device nodes and the audit log.
-_KEPT_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 31)
+KEPT_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 31)
 _READ_BYTES = 4096
 SHELL = "/usr/bin/bash"
 _SHELL_OF_AN_IMAGE = "/bin/bash"
 """Where an image without merged /usr has it."""
 # What Python and the shim ignore, a shell must not: it would hand it on to everything it starts.
-_INHERITED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+INHERITED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Inside(NamedTuple):
@@ -111,12 +111,7 @@ def _isolate(inside: Inside) -> None:
         ("net/ipv4/ping_group_range", "0 2147483647"),
         ("kernel/shmall", str((inside.memory_mb << 20) // resource.getpagesize())),
     )
-    # A core limit of 1 byte stops dumps to files and, unlike 0, to a host's dump program.
-    for limit, value in ((resource.RLIMIT_CORE, 1), (resource.RLIMIT_MEMLOCK, 1 << 16), (resource.RLIMIT_NOFILE, 4096)):
-        hard = resource.getrlimit(limit)[1]
-        if hard != resource.RLIM_INFINITY:
-            value = min(value, hard)  # not every root may raise a limit
-        resource.setrlimit(limit, (value, value))
+    limit_resources()
     linux.unshare(linux.CLONE_NEWUSER, "user namespace")
     _report(inside, "U")
     _await(inside, b"M\n")
@@ -124,10 +119,20 @@ def _isolate(inside: Inside) -> None:
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
     _set_kernel_values(("user/max_user_namespaces", "0"))
-    linux.keep_only_capabilities(_KEPT_CAPABILITIES)
+    linux.keep_only_capabilities(KEPT_CAPABILITIES)
     linux.install_filter(inside.filter_program)
     linux.forbid_inspection()
     linux.die_with_parent(signal.SIGKILL)  # last, since a change of ids takes it back
+
+
+def limit_resources() -> None:
+    """Of this process and all that it starts."""
+    # A core limit of 1 byte stops dumps to files and, unlike 0, to a host's dump program.
+    for limit, value in ((resource.RLIMIT_CORE, 1), (resource.RLIMIT_MEMLOCK, 1 << 16), (resource.RLIMIT_NOFILE, 4096)):
+        hard = resource.getrlimit(limit)[1]
+        if hard != resource.RLIM_INFINITY:
+            value = min(value, hard)  # not every root may raise a limit
+        resource.setrlimit(limit, (value, value))
 
 
 def _await(inside: Inside, line: bytes) -> None:
@@ -184,7 +189,7 @@ def _start_shell(inside: Inside, shells: set[int]) -> None:
             inside.environment,
             file_actions=[(os.POSIX_SPAWN_DUP2, inside.status_fd, STATUS_FD)],
             setsid=True,
-            setsigdef=_INHERITED_SIGNALS,
+            setsigdef=INHERITED_SIGNALS,
         )
     except OSError as error:
         _report(inside, f"E{error.errno} starting the shell")

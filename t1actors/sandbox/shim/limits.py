@@ -43,25 +43,47 @@ def find_controllers(probe_name: str) -> Controllers:
     return Controllers(_find("memory", probe_name), _find("pids", probe_name))
 
 
-def _find(name: str, probe_name: str) -> Controller | None:
+class Hierarchy(NamedTuple):
+    """A mounted tree of groups: ``directory`` is the group of the process asked about. Version 2 has no ``controllers``
+    here."""
+
+    version: int
+    controllers: tuple[str, ...]
+    mount_point: str
+    directory: str
+
+
+def hierarchies(pid: str = "self") -> list[Hierarchy]:
+    """Every tree of groups, with the group that ``pid`` is in. Raises ``OSError`` if there is no such process."""
     own: dict[str, str] = {}
-    for line in _read("/proc/self/cgroup").splitlines():
+    for line in _read(f"/proc/{pid}/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
             own[controller] = path
+    found: list[Hierarchy] = []
     for line in _read("/proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
         root, mount_point = left.split(" ")[3:5]
         kind, _, options = right.split(" ", 2)
-        if kind == "cgroup" and name in options.split(","):
-            directory = _below(mount_point, root, own.get(name, "/"))
-            if _works(f"{directory}/{probe_name}", name, version=1):
-                return Controller(directory, 1)
+        if kind == "cgroup":
+            names = tuple(name for name in options.split(",") if name in own)
+            directory = _below(mount_point, root, own[names[0]] if names else "/")
+            found.append(Hierarchy(1, names, mount_point, directory))
         elif kind == "cgroup2":
+            found.append(Hierarchy(2, (), mount_point, _below(mount_point, root, own.get("", "/"))))
+    return found
+
+
+def _find(name: str, probe_name: str) -> Controller | None:
+    for tree in hierarchies():
+        if name in tree.controllers:
+            if _works(f"{tree.directory}/{probe_name}", name, version=1):
+                return Controller(tree.directory, 1)
+        elif tree.version == 2:
             # A version 2 group with processes of its own can't have limited children, so the nearest ancestor that can
             # is taken.
-            parent = _below(mount_point, root, own.get("", "/"))
-            while len(parent) >= len(mount_point):
+            parent = tree.directory
+            while len(parent) >= len(tree.mount_point):
                 with contextlib.suppress(OSError):
                     write_file(f"{parent}/cgroup.subtree_control", f"+{name}")
                 if _works(f"{parent}/{probe_name}", name, version=2):
@@ -153,7 +175,7 @@ class Guard:
 
     def counters(self) -> Counters:
         """How often each limit has bitten so far."""
-        return Counters(_counter(self._memory_events, b"oom_kill "), _counter(self._pids_events, b"max "))
+        return Counters(counter(self._memory_events, b"oom_kill "), counter(self._pids_events, b"max "))
 
     def memory_exceeded(self, init_pid: int) -> bool:
         """For the watchdog: whether the anonymous memory of all processes inside is above the limit."""
@@ -203,7 +225,8 @@ def _open(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _counter(fd: int, label: bytes) -> int:
+def counter(fd: int, label: bytes) -> int:
+    """The number behind ``label`` in an open file of a group; 0 if there is none."""
     if fd < 0:
         return 0
     for line in os.pread(fd, 4096, 0).splitlines():

@@ -41,10 +41,12 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_SECCOMP = 22
 _PR_CAPBSET_DROP = 24
+_PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 _SYS_OPENAT2 = 437  # the same number on every architecture
+_RESOLVE_ON_ONE_MOUNT = 0x01
 _RESOLVE_BENEATH_WITHOUT_LINKS = 0x08 | 0x04 | 0x02  # BENEATH, NO_SYMLINKS, NO_MAGICLINKS
 _RESOLVE_IN_ROOT = 0x10 | 0x02  # IN_ROOT, NO_MAGICLINKS
 _SYS_OPEN_TREE = 428  # these three too
@@ -89,6 +91,29 @@ def _check(result: int, step: str) -> None:
 def unshare(flags: int, what: str) -> None:
     """Leave the namespaces of ``flags``; ``what`` names them in errors."""
     _check(_libc.unshare(flags), f"unshare {what}")
+
+
+def enter(pid_fd: int, flags: int, what: str) -> None:
+    """Enter the namespaces ``flags`` of the process behind ``pid_fd``; the pid namespace is its children's only. One whose
+    mount namespace is this process's own is refused: what follows would be done to the host's mounts."""
+    if flags & CLONE_NEWNS and _has_this_mount_namespace(pid_fd):
+        raise StepFailed(f"enter {what}: it is the host's own", errno.EINVAL)
+    _check(_libc.setns(pid_fd, flags), f"enter {what}")
+
+
+def _has_this_mount_namespace(pid_fd: int) -> bool:
+    with open(f"/proc/self/fdinfo/{pid_fd}") as file:
+        pid = next(int(line.split()[1]) for line in file if line.startswith("Pid:"))
+    if pid <= 0:
+        raise StepFailed("finding the namespaces of a process that has ended", errno.ESRCH)
+    return os.path.samestat(os.stat(f"/proc/{pid}/ns/mnt"), os.stat("/proc/self/ns/mnt"))
+
+
+def enter_all(pid_fd: int, *, user: bool) -> None:
+    """Enter every namespace of the process behind ``pid_fd`` but the pid namespace: the working directory and root become
+    its mount namespace's. ``user``: it has a user namespace that this process is not in."""
+    flags = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+    enter(pid_fd, flags | (CLONE_NEWUSER if user else 0), "the container's namespaces")
 
 
 def mount(
@@ -163,6 +188,11 @@ def die_with_parent(signal_number: int) -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
+def adopt_orphans() -> None:
+    """Descendants whose parent ends become children of this process."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
+
+
 def keep_only_capabilities(keep: Iterable[int]) -> None:
     """Every other capability leaves the bounding, permitted, effective, inheritable and ambient sets for good."""
     kept = set(keep)
@@ -194,9 +224,11 @@ def close_all_but(keep: Iterable[int]) -> None:
         first = max(first, fd + 1)
 
 
-def open_beneath(directory_fd: int, path: str, flags: int) -> int:
-    """Open ``path`` under the directory, never leaving it and never through a link. Raises ``OSError``."""
-    return _open_within(directory_fd, path, flags, _RESOLVE_BENEATH_WITHOUT_LINKS)
+def open_beneath(directory_fd: int, path: str, flags: int, *, one_mount: bool = False) -> int:
+    """Open ``path`` under the directory, never leaving it and never through a link; ``one_mount``: nor into what is mounted
+    on it. Raises ``OSError``."""
+    resolve = _RESOLVE_BENEATH_WITHOUT_LINKS | (_RESOLVE_ON_ONE_MOUNT if one_mount else 0)
+    return _open_within(directory_fd, path, flags, resolve)
 
 
 def open_in_root(directory_fd: int, path: str, flags: int) -> int:

@@ -36,6 +36,7 @@ from t1actors.sandbox.shim.linux import (
     set_file_system_ids,
     unmount,
 )
+from t1actors.sandbox.shim.machine import LayerBytes
 from t1actors.sandbox.unpack import remove_tree, unpack
 
 CONTROL = "/dev/.t1"
@@ -43,10 +44,12 @@ CONTROL = "/dev/.t1"
 
 _MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _COPIED_FILES = ("ld.so.cache", "ld.so.conf", "services", "protocols", "nsswitch.conf", "debian_version")
-_WRITTEN_FILES = {
+NETWORK_FILES = {
     "hostname": "sandbox\n",
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "resolv.conf": "",
+}
+_WRITTEN_FILES = NETWORK_FILES | {
     "passwd": (
         "root:x:0:0:root:/root:/bin/bash\n"
         "daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"
@@ -99,15 +102,6 @@ def read_host_files() -> HostFiles:
     links = {name: os.readlink(f"/{name}") for name in _MERGED_USR if os.path.islink(f"/{name}")}
     directories = tuple(name for name in _MERGED_USR if name not in links and os.path.isdir(f"/{name}"))
     return HostFiles(etc, links, directories)
-
-
-class LayerBytes(NamedTuple):
-    """A layer as it came over the wire."""
-
-    at: str
-    read_only: bool
-    over_base: bool
-    archive: bytes
 
 
 class Base(NamedTuple):
@@ -207,12 +201,12 @@ def make_root(
         set_file_system_ids(uid, uid)
         for number, layer in enumerate(layers):
             if layer.read_only and not layer.over_base:
-                _lay_out(layer.archive, _make_directory("layers", str(number)), overlay=False)
-                _make_directory("disk/upper", layer.at)
+                lay_out(layer.archive, make_directory("layers", str(number)), overlay=False)
+                make_directory("disk/upper", layer.at)
             elif layer.archive:
-                _lay_out(layer.archive, _make_directory("disk/upper", layer.at), overlay=True)
+                lay_out(layer.archive, make_directory("disk/upper", layer.at), overlay=True)
         if not on_image:
-            _make_directory("disk/upper", workdir)
+            make_directory("disk/upper", workdir)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise SandboxRefused(f"the layers do not fit the disk of {disk_mb} MB; raise limits.disk_mb") from error
@@ -282,7 +276,7 @@ def _make_image_skeleton() -> None:
         _write_etc("layers/names", name, _WRITTEN_FILES[name].encode())
 
 
-def _make_directory(root: str, path: str) -> int:
+def make_directory(root: str, path: str) -> int:
     """An open descriptor of the directory ``path`` under ``root``, made where missing. A link or file that an earlier
     layer left on the way is replaced."""
     current = os.open(root, OPEN_DIRECTORY)
@@ -298,7 +292,8 @@ def _make_directory(root: str, path: str) -> int:
     return current
 
 
-def _lay_out(archive: bytes, directory_fd: int, *, overlay: bool) -> None:
+def lay_out(archive: bytes, directory_fd: int, *, overlay: bool) -> None:
+    """Unpack into the directory and close it."""
     try:
         unpack(archive, directory_fd, overlay=overlay)
     finally:

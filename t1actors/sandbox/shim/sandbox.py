@@ -15,20 +15,20 @@ from typing import NamedTuple
 
 from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.init import NAMESPACES, Inside, run_init, uid_map
-from t1actors.sandbox.shim.limits import Controllers, Guard
+from t1actors.sandbox.shim.limits import Controllers, Guard, remove_group
 from t1actors.sandbox.shim.linux import StepFailed
-from t1actors.sandbox.shim.rootfs import Base, HostFiles, LayerBytes, Root, make_root, plan_root
+from t1actors.sandbox.shim.machine import REPORT_BYTES, Built, split_layers
+from t1actors.sandbox.shim.rootfs import Base, HostFiles, Root, make_root, plan_root
 from t1actors.sandbox.shim.shell import Shell
 from t1actors.sandbox.unpack import remove_tree
 from t1actors.sandbox.wire import Create, Made
 
-REPORT_BYTES = 4096
 _FIRST_UID = 0x10000000
 _UIDS = 65_536
 _UID_RANGES = 8192
-_HOST_ENVIRONMENT = {"LC_ALL": "C"}
+HOST_ENVIRONMENT = {"LC_ALL": "C"}
 """An image has a locale of its own, or none."""
-_BASE_ENVIRONMENT = {
+BASE_ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
     "TERM": "dumb",
@@ -45,28 +45,43 @@ class Prepared(NamedTuple):
     filter_program: bytes
 
 
-class Built(NamedTuple):
-    """A sandbox that is ready, with the pipes to its init."""
+class Namespaces:
+    """The ``Kind`` whose sandboxes are namespaces of our own."""
 
-    made: Made
-    root: Root
-    first_uid: int
-    guard: Guard
-    shell: Shell
-    orders_fd: int
-    reports_fd: int
-    init_pid: int
+    def __init__(self, prepared: Prepared) -> None:
+        self.root_directory = prepared.root_directory
+        self._prepared = prepared
+
+    def machine(self, name: str) -> Sandbox:
+        return Sandbox(self._prepared, name)
+
+    def clear(self, name: str) -> None:
+        for controller in self._prepared.controllers:
+            if controller is not None:
+                with contextlib.suppress(OSError):  # still busy: the reaper removes it
+                    remove_group(f"{controller.parent}/{self._prepared.group_prefix}{name}")
 
 
 class Sandbox:
-    """One sandbox, from nothing to nothing."""
+    """One sandbox, from nothing to nothing: a ``Machine``."""
 
     def __init__(self, prepared: Prepared, name: str) -> None:
         self._prepared = prepared
         self._name = name
         self._directory = f"{prepared.root_directory}/{name}"
         self._guard: Guard | None = None
+        self._root: Root | None = None
         self._init_pid = 0
+
+    @property
+    def merged(self) -> str:
+        assert self._root is not None
+        return self._root.merged
+
+    @property
+    def upper(self) -> str:
+        assert self._root is not None
+        return self._root.upper
 
     def build(self, order: Create, data: bytes) -> Built:
         """
@@ -77,11 +92,7 @@ class Sandbox:
         """
         started_s = time.monotonic()
         prepared = self._prepared
-        layers: list[LayerBytes] = []
-        at = 0
-        for place, read_only, over_base, size_bytes in order.layers:
-            layers.append(LayerBytes(place, read_only, over_base, data[at : at + size_bytes]))
-            at += size_bytes
+        layers = split_layers(order, data)
         first_uid = _claim_uids()
         guard = self._guard = Guard(
             prepared.controllers,
@@ -91,8 +102,8 @@ class Sandbox:
         )
         os.mkdir(f"{self._directory}/fs")
         base = Base(order.base_host, tuple(order.base_layers), tuple(order.base_holds))
-        root = plan_root(f"{self._directory}/fs", prepared.host_files, layers, base)
-        own_environment = _HOST_ENVIRONMENT if base.host else {}
+        root = self._root = plan_root(f"{self._directory}/fs", prepared.host_files, layers, base)
+        own_environment = HOST_ENVIRONMENT if base.host else {}
         their_orders, orders = os.pipe2(os.O_CLOEXEC)
         reports, their_reports = os.pipe2(os.O_CLOEXEC)
         status, their_status = os.pipe2(os.O_CLOEXEC)
@@ -104,7 +115,7 @@ class Sandbox:
             first_uid=first_uid,
             memory_mb=order.memory_mb,
             workdir=order.workdir,
-            environment={**_BASE_ENVIRONMENT, **own_environment, **dict(order.environment)},
+            environment={**BASE_ENVIRONMENT, **own_environment, **dict(order.environment)},
             filter_program=prepared.filter_program,
             orders_fd=their_orders,
             reports_fd=their_reports,
@@ -122,23 +133,34 @@ class Sandbox:
             os.close(fd)
         make_root(root, prepared.host_files, layers, uid=first_uid, workdir=order.workdir, disk_mb=order.disk_mb)
         laid_out_s = time.monotonic()
-        _agree(orders, reports, b"G\n", b"U\n")
+        agree(orders, reports, b"G\n", b"U\n")
         mapping = uid_map(first_uid)
         for kind in ("uid_map", "gid_map"):
             linux.write_file(f"/proc/{self._init_pid}/{kind}", mapping + "\n")
-        _agree(orders, reports, b"M\n", b"R\n")
+        agree(orders, reports, b"M\n", b"R\n")
         os.set_blocking(reports, False)
-        shell = Shell(root.control, status, root.disk, guard, order.output_bytes)
+
+        def disk_is_full() -> bool:
+            disk = os.statvfs(root.disk)
+            return disk.f_bavail == 0 or disk.f_favail == 0
+
+        def exceeded() -> str:
+            return "memory" if guard.memory_exceeded(self._init_pid) else ""
+
+        shell = Shell(root.control, status, disk_is_full, guard.counters, order.output_bytes)
         ended_s = time.monotonic()
         made = Made(
             existed=False,
+            base=order.base,
             namespaces=list(NAMESPACES),
             uid_map=mapping,
             limits=[*guard.active, f"disk={order.disk_mb}MB tmpfs", f"output={order.output_bytes}B"],
             warnings=["memory is only watched, a burst can overshoot"] if guard.watches_memory else [],
             phases={"root_s": round(laid_out_s - started_s, 6), "isolate_s": round(ended_s - laid_out_s, 6)},
         )
-        return Built(made, root, first_uid, guard, shell, orders, reports, self._init_pid)
+        return Built(
+            made, first_uid, shell, orders, reports, self._init_pid, exceeded if guard.watches_memory else None
+        )
 
     def kill_inside(self) -> None:
         """Every process inside is dead and reaped when this returns."""
@@ -160,7 +182,7 @@ class Sandbox:
         os.close(root)
 
 
-def _agree(orders_fd: int, reports_fd: int, say: bytes, expect: bytes) -> None:
+def agree(orders_fd: int, reports_fd: int, say: bytes, expect: bytes) -> None:
     """Tell init to go on and wait for it. Raises the ``StepFailed`` that it reports."""
     with contextlib.suppress(BrokenPipeError):  # it failed already, and its report waits here
         os.write(orders_fd, say)

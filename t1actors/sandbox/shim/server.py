@@ -24,7 +24,7 @@ from t1actors.sandbox.errors import ArchiveError, SandboxRefused
 from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.limits import WATCHDOG_PERIOD_S
 from t1actors.sandbox.shim.linux import StepFailed
-from t1actors.sandbox.shim.sandbox import REPORT_BYTES, Built, Prepared, Sandbox
+from t1actors.sandbox.shim.machine import REPORT_BYTES, Built, Machine
 from t1actors.sandbox.shim.shell import CommandResult
 from t1actors.sandbox.wire import (
     Answer,
@@ -62,9 +62,9 @@ class _Connection:
 class Shim:
     """One sandbox's server: orders in, answers out, a lease that runs."""
 
-    def __init__(self, prepared: Prepared, name: str, listener_fd: int) -> None:
+    def __init__(self, machine: Machine, name: str, listener_fd: int) -> None:
         self._name = name
-        self._sandbox = Sandbox(prepared, name)
+        self._sandbox = machine
         self._listener_fd = listener_fd
         self._connections: dict[int, _Connection] = {}
         self._lease_s = _UNBUILT_LEASE_S
@@ -123,7 +123,7 @@ class Shim:
             wake_s = shell.wake_s()
             if wake_s is not None:
                 wakes.append(wake_s)
-            if self._built.guard.watches_memory and shell.busy:
+            if self._built.exceeded is not None and shell.busy:
                 wakes.append(time.monotonic() + WATCHDOG_PERIOD_S)
         timeout_ms = None if not wakes else max(0.0, min(wakes) - time.monotonic()) * 1000 + 1
         return {fd for fd, _ in poll.poll(timeout_ms)}
@@ -188,7 +188,7 @@ class Shim:
         elif isinstance(order, Run):
             self._run(connection, order)
         elif isinstance(order, ReadFile):
-            content = self._read_file(self._built, order)
+            content = self._read_file(order)
             self._answer(connection, Done(content is not None), content or b"")
         elif isinstance(order, Commit):
             self._commit(self._built, connection, order)
@@ -237,12 +237,12 @@ class Shim:
         text = f"sandbox {self._name}: its processes are dead ({self._death}); seal it or kill it"
         return Failed("SandboxDied", [text, self._death])
 
-    def _read_file(self, built: Built, order: ReadFile) -> bytes | None:
+    def _read_file(self, order: ReadFile) -> bytes | None:
         """Through the merged tree, in which only what the trial may write is mounted."""
         try:
-            merged = os.open(built.root.merged, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            merged = os.open(self._sandbox.merged, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                fd = linux.open_beneath(merged, order.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+                fd = linux.open_beneath(merged, order.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, one_mount=True)
             finally:
                 os.close(merged)
         except OSError:
@@ -269,7 +269,7 @@ class Shim:
 
         self._stop_for_good(built)
         try:
-            commit_tree(built.root.upper, order.file, first_uid=built.first_uid, max_bytes=order.max_bytes)
+            commit_tree(self._sandbox.upper, order.file, first_uid=built.first_uid, max_bytes=order.max_bytes)
         except (ArchiveError, SandboxRefused) as error:
             self._answer(connection, Failed(type(error).__name__, [f"sandbox {self._name}: {error}"]))
         except OSError as error:
@@ -285,7 +285,7 @@ class Shim:
         def keep(names: tuple[bytes, ...]) -> bool:
             return any(names[: len(path)] == path[: len(names)] for path in wanted)
 
-        upper = os.open(built.root.upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        upper = os.open(self._sandbox.upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             everything = () in wanted
             archive = archive_of_fd(
@@ -307,8 +307,8 @@ class Shim:
         if not self._alive:
             return
         self._settle(built.shell.step(ready))
-        if built.guard.watches_memory and built.shell.busy and built.guard.memory_exceeded(built.init_pid):
-            built.shell.kill_all("memory")
+        if built.exceeded is not None and built.shell.busy and (limit := built.exceeded()):
+            built.shell.kill_all(limit)
         self._tell_init(built)
         if self._kill_since_s is not None and time.monotonic() - self._kill_since_s > _KILL_PATIENCE_S:
             os.kill(built.init_pid, signal.SIGKILL)
@@ -363,13 +363,13 @@ class Shim:
             self._answer(connection, answer)
 
 
-def run_shim(prepared: Prepared, name: str, listener_fd: int) -> NoReturn:
+def run_shim(machine: Machine, root_directory: str, name: str, listener_fd: int) -> NoReturn:
     """The life of one shim, in a freshly forked child of the fork server."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    log = os.open(f"{prepared.root_directory}/{name}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    log = os.open(f"{root_directory}/{name}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for fd, source in ((0, null), (1, log), (2, log)):
         os.dup2(source, fd)
@@ -377,7 +377,7 @@ def run_shim(prepared: Prepared, name: str, listener_fd: int) -> NoReturn:
     linux.set_name("t1-shim")
     linux.forbid_inspection()
     try:
-        Shim(prepared, name, listener_fd).serve()
+        Shim(machine, name, listener_fd).serve()
     finally:  # a fault of this program: into the log it goes, and nothing of the fork server's runs in this child
         error = sys.exc_info()[1]
         if error is not None:

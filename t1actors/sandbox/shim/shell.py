@@ -23,10 +23,11 @@ import re
 import select
 import struct
 import time
+from collections.abc import Callable
 from fcntl import F_SETPIPE_SZ, fcntl, ioctl
 from typing import NamedTuple
 
-from t1actors.sandbox.shim.limits import Guard
+from t1actors.sandbox.shim.limits import Counters
 from t1actors.sandbox.shim.rootfs import CONTROL
 
 TIME_LIMIT_EXIT_CODE = 124
@@ -77,11 +78,18 @@ class Shell:
     """The shim's side of the sandbox's shell. The owner polls ``fds()``, calls ``step()`` when one is ready or ``wake_s``
     is due, hands on what init says, and sends init what ``to_init`` holds."""
 
-    def __init__(self, control_directory: str, status_fd: int, disk: str, guard: Guard, output_bytes: int) -> None:
+    def __init__(
+        self,
+        control_directory: str,
+        status_fd: int,
+        disk_is_full: Callable[[], bool],
+        counters: Callable[[], Counters],
+        output_bytes: int,
+    ) -> None:
         self._directory = os.open(control_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._status_fd = status_fd
-        self._disk = disk
-        self._guard = guard
+        self._disk_is_full = disk_is_full
+        self._count = counters
         self._output_bytes = output_bytes
         self._script_fd = -1
         self._pid = 0
@@ -93,7 +101,7 @@ class Shell:
         self._status = b""
         self._old: dict[int, float] = {}
         self._null_fd = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
-        self._counters = guard.counters()
+        self._counters = counters()
         self.to_init: list[bytes] = []
 
     # --- what the owner calls ---
@@ -199,7 +207,7 @@ class Shell:
 
     def memory_was_exceeded(self) -> bool:
         """Whether the kernel killed for memory since the last command ended."""
-        return self._guard.counters().memory > self._counters.memory
+        return self._count().memory > self._counters.memory
 
     # --- parts ---
 
@@ -345,13 +353,12 @@ class Shell:
             self._old[fd] = now_s + _OLD_PIPE_PERIOD_S
 
     def _limits_hit(self, command: _Command) -> list[str]:
-        before, self._counters = self._counters, self._guard.counters()
-        disk = os.statvfs(self._disk)
+        before, self._counters = self._counters, self._count()
         checks = {
             "time": command.killing == "time",
             "memory": command.killing == "memory" or self._counters.memory > before.memory,
             "processes": command.killing == "processes" or self._counters.processes > before.processes,
-            "disk": disk.f_bavail == 0 or disk.f_favail == 0,
+            "disk": command.killing == "disk" or self._disk_is_full(),
             "output": command.truncated_bytes > 0,
         }
         return [name for name, hit in checks.items() if hit]

@@ -1,0 +1,119 @@
+"""What the Docker daemon has, and the end of what nobody owns: asked through aiodocker, under trio and asyncio alike.
+
+aiodocker is asyncio's, so its calls run on one event loop in a thread of its own, which lives while ``DaemonClient.running``
+is open. Guarantees: a container that is removed here belonged to this root by its label; a cancelled caller cancels its call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import anyio
+
+from t1actors.sandbox.docker.daemon import container_name, socket_path
+from t1actors.sandbox.docker.recipe import LABEL_NAME, LABEL_ROOT
+from t1actors.sandbox.errors import SandboxUnavailable
+
+T = TypeVar("T")
+_PATIENCE_S = 60.0
+FIX_DOCKER = (
+    "Install and start Docker (on Debian: apt-get install docker.io) or set sandbox.docker.socket; `t1 doctor` tries it"
+)
+_FIX_PACKAGE = "Install it: pip install -e '.[docker]' in the clone"
+
+
+class DaemonClient:
+    """The daemon at ``socket``, for the containers whose names and labels begin with ``prefix``."""
+
+    def __init__(self, socket: str, prefix: str) -> None:
+        self._socket = f"unix://{socket_path(socket)}"
+        self._prefix = prefix
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._docker: Any = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """The thread and the connection. Raises ``SandboxUnavailable`` without aiodocker or a daemon that answers."""
+        try:
+            import aiodocker
+        except ImportError as error:
+            raise SandboxUnavailable("loading aiodocker", str(error), _FIX_PACKAGE) from error
+        self._loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=self._loop.run_forever, name="docker", daemon=True)
+        thread.start()
+        try:
+            self._docker = await self._call("opening", lambda: _opened(aiodocker.Docker, self._socket))
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                if self._docker is not None:
+                    await self._call("closing", self._docker.close)
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                await anyio.to_thread.run_sync(thread.join)
+                self._loop.close()
+                self._loop = self._docker = None
+
+    async def version(self) -> str:
+        """The daemon's own. Raises ``SandboxUnavailable``."""
+        return str((await self._call("asking the daemon's version", lambda: self._docker.version()))["Version"])
+
+    async def image_id(self, image: str) -> str:
+        """Raises ``SandboxUnavailable`` if the daemon has no such image."""
+        step = f"finding the image {image} in the daemon"
+        return str((await self._call(step, lambda: self._docker.images.inspect(image)))["Id"])
+
+    async def names(self) -> list[str]:
+        """The directories of the sandboxes that this root has containers of, running or not."""
+        found = await self._containers()
+        return sorted(str(container["Labels"][LABEL_NAME]) for container in found)
+
+    async def remove(self, name: str) -> None:
+        """Kill and delete the container of the sandbox in directory ``name``; fine if there is none."""
+        container = self._docker.containers.container(container_name(self._prefix, name))
+        await self._call(f"removing container {container_name(self._prefix, name)}", lambda: _removed(container))
+
+    # --- parts ---
+
+    async def _containers(self) -> list[Any]:
+        filters = {"label": [f"{LABEL_ROOT}={self._prefix}"]}
+        return await self._call("listing containers", lambda: self._docker.containers.list(all=True, filters=filters))
+
+    async def _call(self, step: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run it on the loop's thread; whoever waits is cancelled as its own library does it."""
+        import aiodocker
+        import aiohttp
+
+        assert self._loop is not None
+
+        async def timed() -> T:
+            return await asyncio.wait_for(call(), _PATIENCE_S)
+
+        future = asyncio.run_coroutine_threadsafe(timed(), self._loop)
+        try:
+            return await anyio.to_thread.run_sync(future.result, abandon_on_cancel=True)
+        except (aiodocker.DockerError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise SandboxUnavailable(step, f"the Docker daemon at {self._socket}: {error}", FIX_DOCKER) from error
+        except concurrent.futures.CancelledError as error:
+            raise SandboxUnavailable(step, "the call was given up", FIX_DOCKER) from error
+        finally:
+            future.cancel()
+
+
+async def _opened(make: Callable[..., T], url: str) -> T:
+    """Made on the loop's own thread, as aiohttp wants it."""
+    return make(url=url)
+
+
+async def _removed(container: Any) -> None:
+    import aiodocker
+
+    try:
+        await container.delete(force=True, v=True)
+    except aiodocker.DockerError as error:
+        if error.status not in (404, 409):  # gone, or another's removal is under way
+            raise

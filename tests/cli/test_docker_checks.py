@@ -1,0 +1,40 @@
+"""What the doctor, and a run before it starts, say of Docker."""
+
+from functools import partial
+
+import trio
+
+from t1actors.cli.checks import bad, sandbox_checks
+from t1actors.cli.checks_docker import docker_checks
+from t1actors.config import DockerConfig, SandboxConfig
+
+
+def verdicts(checks):
+    return {check.name: check.verdict for check in checks}
+
+
+def test_without_a_daemon_docker_is_an_absent_part_with_what_to_install(tmp_path):
+    (check,) = trio.run(docker_checks, DockerConfig(socket=str(tmp_path / "none")))
+    assert (check.verdict, check.group) == ("absent", "sandbox (docker)")
+    assert "install" in check.fix.lower()
+
+
+def test_a_run_that_wants_docker_is_refused_without_a_daemon(tmp_path):
+    settings = SandboxConfig(backend="docker", docker=DockerConfig(socket=str(tmp_path / "none")))
+    (check,) = bad(trio.run(partial(sandbox_checks, settings=settings)))
+    assert "install" in check.fix.lower()
+
+
+def test_an_image_that_the_daemon_lacks_is_named_with_how_to_make_it(docker_daemon):
+    daemon, image = trio.run(docker_checks, DockerConfig(socket=docker_daemon.socket, image="nothing"))
+    assert (daemon.verdict, image.verdict) == ("good", "absent")
+    assert "nothing" in image.found
+    assert "docker import - nothing" in image.fix
+
+
+def test_a_whole_container_is_made_and_run_into_its_limits(docker_daemon):
+    docker = DockerConfig(socket=docker_daemon.socket, image=docker_daemon.image)
+    found = verdicts(trio.run(partial(docker_checks, docker, thorough=True)))
+    assert found.pop("limit disk") == "warning"  # it is only watched
+    assert set(found.values()) == {"good"}
+    assert {"daemon", "create", "shell", "python3 in the sandbox", "seal", "limits tried", "kill"} <= found.keys()
