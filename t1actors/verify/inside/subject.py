@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from functools import wraps
 from typing import Any
 
@@ -76,7 +76,7 @@ def _start_as(uid: int) -> None:
 
 
 @contextlib.contextmanager
-def _first_to_go() -> Iterator[None]:
+def _first_to_go() -> Generator[None]:
     """What is started meanwhile is what the kernel kills when memory runs out, not the grader."""
     try:
         with open(_OOM, encoding="ascii") as file:
