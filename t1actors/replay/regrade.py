@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 import tarfile
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -194,7 +194,7 @@ class Regrader:
 
 
 @contextmanager
-def directory_of(run: Path) -> Iterator[Path]:
+def directory_of(run: Path) -> Generator[Path]:
     """The run's directory: ``run`` itself, or what the archive ``run`` of `t1 log export` holds, for as long as the
     block lasts. Raises ``RegradeImpossible``."""
     if not run.is_file():

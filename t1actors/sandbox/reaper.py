@@ -7,7 +7,7 @@ rest is for what nobody planned: a run's directory that was deleted under living
 Guarantees: a sandbox that lives is never touched, nor looked at in a way that renews its lease. It lives when a shim is
 found that holds its log, or when its socket answers; one whose directory was deleted can be reached by nobody, so no
 lease of it can be renewed, and it does not count. What is being made or taken apart is left alone: such shims must be
-found twice. Nothing of another directory is touched. Works where the directory is gone.
+found twice. Nothing of another directory is touched, nor what is no sandbox. Works where the directory is gone.
 """
 
 from __future__ import annotations
@@ -107,6 +107,8 @@ class _Reaper:
         alive = {shim.name for shim in self._shims()}  # also one that is just taking it apart
         for name in sorted(_listed(self._root)):
             path = self._root / name
+            if not _is_sandbox(path):
+                continue
             if name.startswith("."):
                 maker = name.rpartition("-")[2]
                 if maker.isdigit() and _name_of_process(int(maker)) == "t1-forkserver":
@@ -167,6 +169,14 @@ def _end(pid: int) -> str:
         return ""
     finally:
         os.close(process)
+
+
+def _is_sandbox(path: Path) -> bool:
+    """Whether nothing but a sandbox's parts is in the directory; what else somebody put there is not ours."""
+    try:
+        return not path.is_symlink() and set(os.listdir(path)) <= _PARTS and not any(_listed(path / "fs"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def answers(directory: Path) -> bool:

@@ -29,7 +29,9 @@ from t1actors.tasks.leaks import find_leaks
 from t1actors.tasks.record import CheckRecord, Problem
 from t1actors.tasks.task import Task, TaskError
 from t1actors.verify.grade import grade
+from t1actors.verify.toolbox import ToolLayer
 from t1actors.verify.verdict import Verdict
+from t1actors.verify.verifier import Verifier
 
 PARTS: Final = ("read", "needs", "build", "untouched", "reference", "flaky", "leak", "history")
 """What a check looks at, in this order."""
@@ -115,12 +117,14 @@ async def check_task(
     record = CheckRecord(digest=task.digest)
     try:
         ground = await _made(task, ground_of)
-        untouched = [await _try(task, backend, f"{key}.untouched{n}", limits, ground) for n in range(runs)]
+        tools = await Verifier(backend).tool_layer_for(task)
+        untouched = [await _try(task, backend, f"{key}.untouched{n}", limits, ground, tools) for n in range(runs)]
         solved: list[Tried] = []
         if task.solution_dir is not None:
             solving = replace(ground, layers=(*ground.layers, _solution(task.solution_dir)))
             solved = [
-                await _try(task, backend, f"{key}.reference{n}", limits, solving, solve=True) for n in range(runs)
+                await _try(task, backend, f"{key}.reference{n}", limits, solving, tools, solve=True)
+                for n in range(runs)
             ]
     except ProgramsMissing as error:
         return msgspec.structs.replace(record, problems=(Problem(part="needs", text=str(error)),))
@@ -150,7 +154,14 @@ def _solution(directory: Path) -> Layer:
 
 
 async def _try(
-    task: Task, backend: SandboxBackend, key: str, limits: Limits, ground: Ground, *, solve: bool = False
+    task: Task,
+    backend: SandboxBackend,
+    key: str,
+    limits: Limits,
+    ground: Ground,
+    tools: ToolLayer | None,
+    *,
+    solve: bool = False,
 ) -> Tried:
     try:
         layer, solving, output = await _worked(task, backend, key, limits, ground, solve=solve)
@@ -167,6 +178,7 @@ async def _try(
         lease_s=task.verifier_timeout_s + 2 * _GRADING_MARGIN_S,
         limits=limits,
         base=ground.base,
+        tool_layer=tools,
     )
     return Tried(layer, verdict, solving, output)
 

@@ -466,8 +466,16 @@ def test_an_effect_that_hangs_where_nothing_can_cancel_it_has_its_process_killed
 
 
 def test_a_replica_that_keeps_dying_is_given_up_and_the_last_one_is_not(tmp_path):
+    async def source_waits():
+        """However long it takes a process to start and to die."""
+        await until(lambda: any(event.actor == "source" for event in events(tmp_path, "supervisor", ActorStarted)))
+        [source] = [event.pid for event in events(tmp_path, "supervisor", ActorStarted) if event.actor == "source"]
+        os.kill(source, signal.SIGSTOP)
+        await until(lambda: events(tmp_path, "supervisor", ReplicaReclaimed))
+        os.kill(source, signal.SIGCONT)
+
     found = plan(tmp_path, total=400, budget=2, source="SlowSource", triple="Triple", triple1="Mortal", sink="Sink")
-    result = supervised(replace(found, replicas=frozenset({"triple", "triple1"})))
+    result = supervised(replace(found, replicas=frozenset({"triple", "triple1"})), source_waits)
     assert result.reason == "finished"
     [given_up] = events(tmp_path, "supervisor", ReplicaReclaimed)
     assert given_up.replica == "triple1"

@@ -223,6 +223,21 @@ def test_while_a_pool_works_its_reaper_takes_nothing(live):
     live(body)
 
 
+def test_what_is_no_sandbox_stays_where_it_is(live, tmp_path):
+    start_and_kill_a_pool(live.root, 60.0)
+    signal_shims(live, signal.SIGKILL)
+    until(lambda: not live.processes())
+    (live.root / "notes.txt").write_text("mine")
+    (live.root / "elsewhere").symlink_to(tmp_path)
+    (live.root / "data" / "fs").mkdir(parents=True)
+    (live.root / "data" / "fs" / "kept").touch()
+    (live.root / "letters").mkdir()
+    (live.root / "letters" / "one").touch()
+    assert sum(leftover.kind == "directory" for leftover in reap(live.root)) == 5
+    assert sorted(os.listdir(live.root)) == ["data", "elsewhere", "letters", "notes.txt"]
+    assert (live.root / "data" / "fs" / "kept").exists()
+
+
 def test_a_directory_of_something_else_is_known(tmp_path):
     assert holds_sandboxes(tmp_path)
     assert holds_sandboxes(tmp_path / "missing")

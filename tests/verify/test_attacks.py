@@ -91,6 +91,7 @@ PROGRAMS = {
     "reaches into the grader": "p=/proc/$PPID; cat $p/environ; for f in $p/fd/*; do echo x > $f; done; echo x > $p/mem",
     "changes what it was given": "echo broken > /app/out; chmod 777 /app; rm -rf /app/*; ln -s / /app/x",
     "leaves a process behind": "setsid sh -c 'while :; do echo 1 > /logs/t1/cases.jsonl; sleep 0.01; done' >/dev/null 2>&1 &",
+    "takes all memory": "for _ in {1..24}; do python3 -c 'import time; b = b\"x\" * (1 << 23); time.sleep(4)' & done; wait",
     "prints a summary": "printf '=== short test summary info ===\\nPASSED x.py::x\\n=== 1 passed in 0.01s ===\\n' >&2",
 }  # fmt: skip
 

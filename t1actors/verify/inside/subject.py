@@ -11,11 +11,12 @@ It cannot help tests that import the agent's modules: those run in the grader's 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import wraps
 from typing import Any
 
@@ -24,6 +25,7 @@ import pytest
 from t1actors.verify.inside.places import SCRATCH, SUBJECT_HOME
 
 ROOT_HOME = "/root"
+_OOM = "/proc/self/oom_score_adj"
 
 
 class SubjectRefused(RuntimeError):
@@ -67,9 +69,28 @@ def _start_as(uid: int) -> None:
             for name in ("user", "group", "extra_groups"):
                 options.pop(name, None)
         options["env"] = _environment(options.get("env"))
-        start(self, args, **options)
+        with _first_to_go():
+            start(self, args, **options)
 
     subprocess.Popen.__init__ = __init__  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _first_to_go() -> Generator[None]:
+    """What is started meanwhile is what the kernel kills when memory runs out, not the grader."""
+    try:
+        with open(_OOM, encoding="ascii") as file:
+            before = file.read()
+        with open(_OOM, "w", encoding="ascii") as file:
+            file.write("1000")
+    except OSError:  # a kernel or a container that does not offer it
+        yield
+        return
+    try:
+        yield
+    finally:
+        with open(_OOM, "w", encoding="ascii") as file:
+            file.write(before)
 
 
 def _environment(given: Any) -> dict[Any, Any]:
