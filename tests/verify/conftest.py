@@ -23,4 +23,4 @@ def _on_a_bench(request, built_tools) -> OnABench:
     else:
         daemon = request.getfixturevalue("docker_daemon")
         settings = SandboxConfig(backend="docker", docker=DockerConfig(socket=daemon.socket, image=daemon.image))
-    return partial(on_a_bench, settings, tools=built_tools)
+    return partial(on_a_bench, settings=settings, tools=built_tools)

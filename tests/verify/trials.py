@@ -65,14 +65,21 @@ class OnABench(Protocol):
     def __call__(self, test: Callable[[Bench], Awaitable[T]], *, loop: str = "trio") -> T: ...
 
 
-def on_a_bench(settings: SandboxConfig, test: Callable[[Bench], Awaitable[T]], *, tools: Path, loop: str = "trio") -> T:
-    """Runs ``test``; afterwards no sandbox may be left. ``tools``: where built tool layers are kept."""
+def on_a_bench(
+    test: Callable[[Bench], Awaitable[T]],
+    *,
+    settings: SandboxConfig | None = None,
+    tools: Path | None = None,
+    loop: str = "trio",
+) -> T:
+    """Runs ``test`` with the backends of ``settings`` (None: namespaces); afterwards no sandbox may be left. ``tools``: where
+    built tool layers are kept."""
 
     async def run() -> T:
         # Sockets have short names: not below pytest's own long paths.
         with tempfile.TemporaryDirectory(prefix="t1-verify-") as root:
-            agents = make_backend(settings, Path(root, "agents"), name="agents")
-            graders = make_backend(settings, Path(root, "graders"), name="graders")
+            agents = make_backend(settings or SandboxConfig(), Path(root, "agents"), name="agents")
+            graders = make_backend(settings or SandboxConfig(), Path(root, "graders"), name="graders")
             verifiers = [
                 Verifier(backend, limits=LIMITS, deadline_s=60.0, cache=tools) for backend in (graders, agents)
             ]

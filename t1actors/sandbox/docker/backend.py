@@ -15,10 +15,11 @@ from pathlib import Path
 
 from anyio import to_thread
 
-from t1actors.sandbox.backend import ShimBackend, ShimKind
+from t1actors.sandbox.backend import ShimBackend
 from t1actors.sandbox.docker.daemon import container_name, socket_path
 from t1actors.sandbox.docker.reconcile import FIX_DOCKER, DaemonClient
 from t1actors.sandbox.errors import SandboxRefused, SandboxUnavailable
+from t1actors.sandbox.fork_server import ShimKind
 from t1actors.sandbox.interface import BaseImage, Leftover, SandboxSpec
 from t1actors.sandbox.reaper import answers
 from t1actors.sandbox.wire import name_of

@@ -31,12 +31,12 @@ from t1actors.sandbox.errors import SandboxRefused
 from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.init import NAMESPACES
 from t1actors.sandbox.shim.linux import StepFailed
-from t1actors.sandbox.shim.machine import Built, LayerBytes, split_layers
+from t1actors.sandbox.shim.machine import Built
 from t1actors.sandbox.shim.rootfs import lay_out
 from t1actors.sandbox.shim.sandbox import BASE_ENVIRONMENT, HOST_ENVIRONMENT, agree
 from t1actors.sandbox.shim.shell import Shell
 from t1actors.sandbox.unpack import remove_tree
-from t1actors.sandbox.wire import HOST, Create, Made
+from t1actors.sandbox.wire import HOST, Create, LayerBytes, Made, split_layers
 
 _DEATH_PATIENCE_S = 30.0
 _LOOK_AGAIN_MS = 20

@@ -71,22 +71,3 @@ class Kind(Protocol):
     def clear(self, name: str) -> None:
         """Remove what a dead shim left outside its directory."""
         ...
-
-
-class LayerBytes(NamedTuple):
-    """A layer as it came over the wire."""
-
-    at: str
-    read_only: bool
-    over_base: bool
-    archive: bytes
-
-
-def split_layers(order: Create, data: bytes) -> list[LayerBytes]:
-    """Every layer of an order."""
-    layers: list[LayerBytes] = []
-    start = 0
-    for at, read_only, over_base, size_bytes in order.layers:
-        layers.append(LayerBytes(at, read_only, over_base, data[start : start + size_bytes]))
-        start += size_bytes
-    return layers

@@ -36,8 +36,8 @@ from t1actors.sandbox.shim.linux import (
     set_file_system_ids,
     unmount,
 )
-from t1actors.sandbox.shim.machine import LayerBytes
 from t1actors.sandbox.unpack import remove_tree, unpack
+from t1actors.sandbox.wire import LayerBytes
 
 CONTROL = "/dev/.t1"
 """Where the shell finds its commands (``shell``)."""

@@ -17,11 +17,11 @@ from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.init import NAMESPACES, Inside, run_init, uid_map
 from t1actors.sandbox.shim.limits import Controllers, Guard, remove_group
 from t1actors.sandbox.shim.linux import StepFailed
-from t1actors.sandbox.shim.machine import REPORT_BYTES, Built, split_layers
+from t1actors.sandbox.shim.machine import REPORT_BYTES, Built
 from t1actors.sandbox.shim.rootfs import Base, HostFiles, Root, make_root, plan_root
 from t1actors.sandbox.shim.shell import Shell
 from t1actors.sandbox.unpack import remove_tree
-from t1actors.sandbox.wire import Create, Made
+from t1actors.sandbox.wire import Create, Made, split_layers
 
 _FIRST_UID = 0x10000000
 _UIDS = 65_536
