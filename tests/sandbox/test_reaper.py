@@ -224,7 +224,7 @@ def test_while_a_pool_works_its_reaper_takes_nothing(live):
 
 
 def test_what_is_no_sandbox_stays_where_it_is(live, tmp_path):
-    start_and_kill_a_pool(live.root, 60.0)
+    start_and_kill_a_pool(live, 60.0)
     signal_shims(live, signal.SIGKILL)
     until(lambda: not live.processes())
     (live.root / "notes.txt").write_text("mine")

@@ -9,6 +9,8 @@ import anyio
 import pytest
 
 from t1actors.sandbox.probe import probe
+from t1actors.sandbox.shim import linux
+from t1actors.sandbox.shim.linux import StepFailed
 
 # Really takes a power away from a child process, then asks for sandboxes.
 CHILD = """
@@ -77,3 +79,14 @@ def test_the_probe_uses_a_whole_sandbox_and_leaves_nothing(host_makes_sandboxes,
     assert report.isolation is not None
     assert {"create", "shell", "seal", "kill", "python3 in the sandbox"} <= {check.name for check in report.checks}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_process_enters_the_namespaces_that_it_is_in():
+    """What an attendant does to a container would else be done to the host: a number of a process that ended is used again."""
+    own = os.pidfd_open(os.getppid())
+    try:
+        for flag in (linux.CLONE_NEWNS, linux.CLONE_NEWPID, linux.CLONE_NEWNS | linux.CLONE_NEWNET):
+            with pytest.raises(StepFailed, match="none of a container"):
+                linux.enter(own, flag, "the container's namespaces")
+    finally:
+        os.close(own)

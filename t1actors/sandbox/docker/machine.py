@@ -8,7 +8,7 @@ to end; shells come from the attendant.
 
 Guarantees: after ``kill_inside`` every process inside is dead, whether the daemon answers or not; after ``remove`` there is
 no process, mount, container or directory of the sandbox. Where the daemon can't be asked to remove the container, its
-record stays until a backend of this root starts again (``reconcile``).
+record stays until a backend of this root reaps or lists.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Container:
         try:
             self._kind.daemon.remove(self._container)
         except DaemonFailed as error:
-            sys.stderr.write(f"container {self._container} stays until a backend of this root starts: {error.reason}\n")
+            sys.stderr.write(f"container {self._container} stays until a backend of this root reaps: {error.reason}\n")
         root = os.open(self._kind.root_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         remove_tree(self._name, root)
         os.close(root)

@@ -94,19 +94,21 @@ def unshare(flags: int, what: str) -> None:
 
 
 def enter(pid_fd: int, flags: int, what: str) -> None:
-    """Enter the namespaces ``flags`` of the process behind ``pid_fd``; the pid namespace is its children's only. One whose
-    mount namespace is this process's own is refused: what follows would be done to the host's mounts."""
-    if flags & CLONE_NEWNS and _has_this_mount_namespace(pid_fd):
-        raise StepFailed(f"enter {what}: it is the host's own", errno.EINVAL)
+    """Enter the namespaces ``flags`` of the process behind ``pid_fd``; the pid namespace is its children's only. A mount or
+    pid namespace that this process is in already is refused: what follows would be done to the host."""
+    with open(f"/proc/self/fdinfo/{pid_fd}") as file:
+        pid = next(int(line.split()[1]) for line in file if line.startswith("Pid:"))
+    for flag, name in ((CLONE_NEWNS, "mnt"), (CLONE_NEWPID, "pid")):
+        if flags & flag and (pid <= 0 or _is_shared(pid, name)):
+            raise StepFailed(f"enter {what}: that process has ended, or is none of a container", errno.ESRCH)
     _check(_libc.setns(pid_fd, flags), f"enter {what}")
 
 
-def _has_this_mount_namespace(pid_fd: int) -> bool:
-    with open(f"/proc/self/fdinfo/{pid_fd}") as file:
-        pid = next(int(line.split()[1]) for line in file if line.startswith("Pid:"))
-    if pid <= 0:
-        raise StepFailed("finding the namespaces of a process that has ended", errno.ESRCH)
-    return os.path.samestat(os.stat(f"/proc/{pid}/ns/mnt"), os.stat("/proc/self/ns/mnt"))
+def _is_shared(pid: int, namespace: str) -> bool:
+    try:
+        return os.path.samestat(os.stat(f"/proc/{pid}/ns/{namespace}"), os.stat(f"/proc/self/ns/{namespace}"))
+    except FileNotFoundError:
+        return True  # it has ended
 
 
 def enter_all(pid_fd: int, *, user: bool) -> None:
