@@ -82,7 +82,7 @@ def test_the_probe_uses_a_whole_sandbox_and_leaves_nothing(host_makes_sandboxes,
 
 
 def test_no_process_enters_the_namespaces_that_it_is_in():
-    """What an attendant does to a container would else be done to the host: a number of a process that ended is used again."""
+    """What an attendant does to a container would else be done to the host, once the number of a process is used again."""
     own = os.pidfd_open(os.getppid())
     try:
         for flag in (linux.CLONE_NEWNS, linux.CLONE_NEWPID, linux.CLONE_NEWNS | linux.CLONE_NEWNET):
