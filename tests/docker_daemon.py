@@ -19,9 +19,9 @@ from pathlib import Path
 IMAGE = "t1-tests-base"
 INSTALL = "apt-get install docker.io"
 PACKAGES = (
-    "base-files", "base-passwd", "bash", "bsdextrautils", "bsdutils", "coreutils", "curl", "dash", "diffutils", "findutils", "git",
-    "grep", "gzip", "hostname", "iproute2", "login", "make", "mawk", "mount", "passwd", "perl-base", "procps", "python3",
-    "sed", "tar", "util-linux", "util-linux-extra",
+    "base-files", "base-passwd", "bash", "bsdextrautils", "bsdutils", "coreutils", "curl", "dash", "diffutils", "findutils",
+    "git", "grep", "gzip", "hostname", "iproute2", "login", "make", "mawk", "mount", "passwd", "perl-base", "procps",
+    "python3", "sed", "tar", "util-linux", "util-linux-extra",
 )  # fmt: skip
 LEFT_OUT = (
     "/usr/share/doc",
