@@ -60,7 +60,7 @@ def settle_after_loss(run_dir: Path, boot_id: str, durability: Durability) -> No
         set_aside(root, objection=objection(blobs, kept_step=kept_step), ground=Grounds(blobs))
     while objects := _objection_to_lost_turns(root, blobs):
         cut = look_through(root, objects)
-        for name in opened.keys() - cut:  # what is wrong with these is not the turns' fault, and said as ever
+        for name in sorted(opened.keys() - cut):  # what is wrong with these is not the turns' fault, and said as ever
             log.open_writer(name).close()
         set_aside(root, objection=objects, ground=Grounds(blobs))
     named = _named(root)
