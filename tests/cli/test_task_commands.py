@@ -103,7 +103,7 @@ def test_a_sound_task_alone_is_status_0(tasks: Path, capsys: pytest.CaptureFixtu
 def test_without_the_hosts_root_as_stand_in_an_image_is_needed(tasks: Path, capsys: pytest.CaptureFixture[str]):
     status, out, _ = said(capsys, "check", tasks / "sound", "--set", "sandbox.host_base=false")
     assert status == 1
-    assert out.startswith("FAIL  sound: needs: its image debian:12 cannot be had")
+    assert out.startswith("FAIL  sound: needs: its image debian:12 is not in ")
 
 
 def test_show_says_what_was_read_and_what_can_run_it(tasks: Path, capsys: pytest.CaptureFixture[str]):
