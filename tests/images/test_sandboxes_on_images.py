@@ -7,6 +7,7 @@ import sys
 import tarfile
 from pathlib import Path
 
+import anyio
 import pytest
 
 import t1actors
