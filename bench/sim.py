@@ -16,10 +16,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.local_run import temporary_directory
 from bench.measure import Spread
 from bench.tables import Table, conclude, parser
+from t1actors.actors.pool import Pool
 from t1actors.config import Config, resolve
 from t1actors.log.filelog import FileLog
 from t1actors.observe.follow import read_run
@@ -153,7 +155,8 @@ class NoBlobs:
 
 def recovery(run_dir: Path, name: str, config: Config) -> Callable[[], int]:
     context = ActorContext(name, run_dir, config, NoBlobs(), 1, time.monotonic)  # pyright: ignore
-    actor = factory(name, None, Incarnation(name, 0))(context)  # pyright: ignore
+    # The real pool makes nothing before it runs; the simulated one needs its world to be made at all.
+    actor: Any = Pool(context) if name == "pool" else factory(name, None, Incarnation(name, 0))(context)  # pyright: ignore
     log = FileLog(run_dir / "log")
 
     def recovered() -> int:

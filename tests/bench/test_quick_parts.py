@@ -20,3 +20,14 @@ def test_a_part_answers_with_its_tables_and_gates(part, tables, gates, tmp_path)
     (found,) = json.loads(path.read_text())
     assert (len(found["tables"]), len(found["gates"])) == (tables, gates)
     assert "NaN" not in path.read_text()
+
+
+def test_a_step_of_the_simulation_is_made_and_recovered_by_every_actor(tmp_path):
+    path = tmp_path / "found.json"
+    command = [sys.executable, "-m", "bench.sim", "--quick", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, step = json.loads(path.read_text())["tables"]
+    rows = {row["what"]: row["events"] for row in step["rows"]}
+    assert set(rows) > {"publisher", "pool", "sampler", "verifier", "assembler", "critic", "actor"}
+    assert min(rows.values()) > 0
