@@ -1,4 +1,4 @@
-"""The parts on variance and fidelity run to their end in quick mode, as a command."""
+"""Parts that no other test runs come to their end in quick mode, as commands."""
 
 import json
 import subprocess
@@ -22,6 +22,7 @@ def test_a_part_answers_with_its_tables_and_gates(part, tables, gates, tmp_path)
     assert "NaN" not in path.read_text()
 
 
+@pytest.mark.slow
 def test_a_step_of_the_simulation_is_made_and_recovered_by_every_actor(tmp_path):
     path = tmp_path / "found.json"
     command = [sys.executable, "-m", "bench.sim", "--quick", "--json", str(path)]
