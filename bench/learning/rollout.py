@@ -23,7 +23,8 @@ from t1actors.harness.native import NativeHarness, end_before_execution, end_bef
 from t1actors.log.blobs import MemoryBlobs
 from t1actors.payloads import pack_array
 from t1actors.sandbox.archive import subtree
-from t1actors.sandbox.interface import Limits, RunRequest, SandboxBackend, SandboxSpec
+from t1actors.sandbox.choice import limits_of
+from t1actors.sandbox.interface import RunRequest, SandboxBackend, SandboxSpec
 from t1actors.sandbox.unpack import unpack
 from t1actors.tasks import check
 from t1actors.tasks.demos import generated_layers
@@ -87,13 +88,7 @@ class Rollout:
 
     async def _play(self, spec: TrialSpec, temperature: float) -> Trial:
         task = make_named_task(spec.task)
-        sandbox = self._config.sandbox
-        limits = Limits(
-            memory_mb=sandbox.memory_mb,
-            disk_mb=sandbox.disk_mb,
-            processes=sandbox.processes,
-            output_bytes=sandbox.output_bytes,
-        )
+        limits = limits_of(self._config.sandbox)
         layers = tuple(layer for layer in generated_layers(task) if not layer.read_only)
         await self._backend.create(SandboxSpec(key=spec.trial, workdir=WORKDIR, limits=limits, layers=layers))
         try:

@@ -69,10 +69,11 @@ from t1actors.images.errors import BuildFailed, ImageError, ImageMissing
 from t1actors.payloads import pack
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable, Wait
 from t1actors.sandbox.admission import Admission
+from t1actors.sandbox.choice import limits_of
 from t1actors.sandbox.choice import make_backend as configured_backend
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxUnavailable
 from t1actors.sandbox.errors import SandboxSealed as SealedMeanwhile
-from t1actors.sandbox.interface import Leftover, Limits, RunRequest, RunResult, SandboxBackend, SandboxSpec
+from t1actors.sandbox.interface import Leftover, RunRequest, RunResult, SandboxBackend, SandboxSpec
 from t1actors.sandbox.pool import PoolCreated, SandboxPool
 from t1actors.sandbox.retries import Retry, RetryPolicy
 from t1actors.tasks.task import Task, TaskError
@@ -295,11 +296,12 @@ class Pool:
         return [TaskQuarantined(task=effect.task, tries=after, cause=cause, detail=detail), failed]
 
     def _spec(self, trial: str, task: Task, start: Start) -> SandboxSpec:
+        limits = limits_of(self._config.sandbox, command_s=self._config.rollout.command_deadline_s)
         return SandboxSpec(
             key=trial,
             workdir=task.workdir,
             env=start.env,
-            limits=self._live_tests.limits(task, self._limits()),
+            limits=self._live_tests.limits(task, limits),
             lease_s=self._config.sandbox.lease_s,
             layers=start.layers,
             base=start.base,
@@ -417,13 +419,3 @@ class Pool:
     async def _tested_and_sealed(self, effect: Seal) -> tuple[Payload | None, bytes]:
         tested = await self._live_tests.run(effect.trial, effect.task)
         return tested, await self._pool.seal(effect.trial)
-
-    def _limits(self) -> Limits:
-        config = self._config.sandbox
-        return Limits(
-            memory_mb=config.memory_mb,
-            disk_mb=config.disk_mb,
-            processes=config.processes,
-            output_bytes=config.output_bytes,
-            command_s=self._config.rollout.command_deadline_s,
-        )

@@ -10,7 +10,8 @@ import msgspec
 from t1actors.config import Config
 from t1actors.events import SandboxSealed
 from t1actors.payloads import Blobs, unpack
-from t1actors.sandbox.interface import HOST, Limits, SandboxBackend
+from t1actors.sandbox.choice import limits_of
+from t1actors.sandbox.interface import HOST, SandboxBackend
 from t1actors.tasks.task import Task
 from t1actors.verify.live import Tested, judge_live
 from t1actors.verify.verdict import Verdict
@@ -24,16 +25,10 @@ def verifier_of(
     config: Config, backend: SandboxBackend, *, cache: Path | None = None, packages: Sequence[str] = ()
 ) -> Verifier:
     """As the run's configuration says; ``packages`` come on top."""
-    sandbox, verify = config.sandbox, config.verify
+    verify = config.verify
     return Verifier(
         backend,
-        limits=Limits(
-            memory_mb=sandbox.memory_mb,
-            disk_mb=sandbox.disk_mb,
-            processes=sandbox.processes,
-            output_bytes=sandbox.output_bytes,
-            command_s=verify.deadline_s,
-        ),
+        limits=limits_of(config.sandbox, command_s=verify.deadline_s),
         deadline_s=verify.deadline_s,
         packages=(*verify.tool_packages, *packages),
         cache=cache,

@@ -23,8 +23,8 @@ from t1actors.cli.settings import Sets
 from t1actors.cli.task_folders import TaskDirectories, TaskPreset, sandbox_config, tasks_at
 from t1actors.config import SandboxConfig
 from t1actors.images.errors import BuildFailed, ImageMissing
-from t1actors.sandbox.choice import make_backend
-from t1actors.sandbox.interface import Limits, SandboxBackend
+from t1actors.sandbox.choice import limits_of, make_backend
+from t1actors.sandbox.interface import SandboxBackend
 from t1actors.tasks.reader import read_task, task_digest
 from t1actors.tasks.record import CheckRecord, Problem, write_record
 from t1actors.tasks.task import Task, TaskError
@@ -137,12 +137,7 @@ async def check_folder(
     lacking = unmet_by_sandbox(task, sandbox)
     if lacking:
         return _of_part("needs", "; ".join(lacking), task.digest)
-    limits = Limits(
-        memory_mb=sandbox.memory_mb,
-        disk_mb=sandbox.disk_mb,
-        processes=sandbox.processes,
-        output_bytes=sandbox.output_bytes,
-    )
+    limits = limits_of(sandbox)
 
     async def ground_of(task: Task) -> Ground:
         try:

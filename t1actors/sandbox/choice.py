@@ -1,4 +1,4 @@
-"""Which backend a run's configuration asks for: the one place that knows them all."""
+"""What a run's configuration asks for: which backend (the one place that knows them all), and the limits of a sandbox."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from t1actors.config import SandboxConfig
 from t1actors.sandbox.backend import NamespaceBackend, ShimBackend
 from t1actors.sandbox.docker.backend import DockerBackend
-from t1actors.sandbox.interface import BaseImages
+from t1actors.sandbox.interface import BaseImages, Limits
 
 
 def make_backend(config: SandboxConfig, root: Path, *, name: str, images: BaseImages | None = None) -> ShimBackend:
@@ -16,3 +16,15 @@ def make_backend(config: SandboxConfig, root: Path, *, name: str, images: BaseIm
     if config.backend == "docker":
         return DockerBackend(root, name=name, socket=config.docker.socket, image=config.docker.image)
     return NamespaceBackend(root, name=name, images=images)
+
+
+def limits_of(config: SandboxConfig, *, command_s: float | None = None) -> Limits:
+    """A sandbox's limits; ``command_s`` caps its commands, None as ``Limits`` does by itself."""
+    given = {} if command_s is None else {"command_s": command_s}
+    return Limits(
+        memory_mb=config.memory_mb,
+        disk_mb=config.disk_mb,
+        processes=config.processes,
+        output_bytes=config.output_bytes,
+        **given,
+    )

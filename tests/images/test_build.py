@@ -61,9 +61,9 @@ def builder(store: ImageStore, little: str, tmp_path: Path) -> Builder:
 
 @pytest.mark.parametrize("loop", ["trio", "asyncio"])
 def test_a_run_writes_a_layer_with_the_variables_and_the_directory_it_was_given(builder: Builder, loop: str) -> None:
-    built = builder('FROM little:1\nENV A="a b"\nWORKDIR /work\nRUN echo "$A $PWD" > out; id -u >> out\n', loop=loop)
-    assert builder.read(built, "/work/out") == "a b /work\n0\n"
-    assert (built.image.env[-1], built.image.workdir) == (("A", "a b"), "/work")
+    built = builder('FROM little:1\nENV A="a b"\nWORKDIR /ground\nRUN echo "$A $PWD" > out; id -u >> out\n', loop=loop)
+    assert builder.read(built, "/ground/out") == "a b /ground\n0\n"
+    assert (built.image.env[-1], built.image.workdir) == (("A", "a b"), "/ground")
 
 
 def test_what_did_not_change_is_not_run_again(builder: Builder) -> None:

@@ -144,11 +144,13 @@ def test_an_image_whose_volumes_would_not_be_sealed_is_refused_by_name(docker):
 
 
 def test_an_image_of_the_daemon_is_a_base_with_its_environment_and_directories_as_they_are(docker):
-    image = with_config(docker, "ENV LEVEL=image", files={"work/given": b"from the image\n"}, mode=0o750, owner=1000)
+    image = with_config(docker, "ENV LEVEL=image", files={"ground/given": b"from the image\n"}, mode=0o750, owner=1000)
 
     async def body(backend):
-        tests = Layer(archive=archive_of_files({"t": b"t"}), at="/work/tests")
-        await backend.create(SandboxSpec(key="one", base=image, workdir="/work", layers=(tests,), env=(("MORE", "1"),)))
+        tests = Layer(archive=archive_of_files({"t": b"t"}), at="/ground/tests")
+        await backend.create(
+            SandboxSpec(key="one", base=image, workdir="/ground", layers=(tests,), env=(("MORE", "1"),))
+        )
         result = await backend.run(
             "one",
             request(
@@ -158,20 +160,20 @@ def test_an_image_of_the_daemon_is_a_base_with_its_environment_and_directories_a
         return result, await backend.seal("one")
 
     result, sealed = docker(body)
-    assert result.text == "from the image\n750:1000\n1777:0\nwork\nagent\nverifier\nimage 1\n"
-    assert find_file(sealed, "/work/given") == b"new\n"
-    assert find_file(sealed, "/work/tests/t") == b"t"
+    assert result.text == "from the image\n750:1000\n1777:0\nground\nagent\nverifier\nimage 1\n"
+    assert find_file(sealed, "/ground/given") == b"new\n"
+    assert find_file(sealed, "/ground/tests/t") == b"t"
 
 
 def with_config(live, change, *, files=None, mode=0o755, owner=0):
-    """The base image with files in /work, /app a link there, and a change of its configuration, as the name of an image."""
+    """The base image with files in /ground, /app a link there, and a change of its configuration, as the name of an image."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
-        directory = tarfile.TarInfo("work")
+        directory = tarfile.TarInfo("ground")
         directory.type, directory.mode, directory.uid = tarfile.DIRTYPE, mode, owner
         tar.addfile(directory)
         link = tarfile.TarInfo("app")
-        link.type, link.linkname = tarfile.SYMTYPE, "work"
+        link.type, link.linkname = tarfile.SYMTYPE, "ground"
         tar.addfile(link)
         for name, data in (files or {}).items():
             member = tarfile.TarInfo(name)

@@ -159,7 +159,7 @@ def test_what_is_not_to_be_had_is_refused_by_name(tmp_path: Path, flat: dict[str
         ({"environment.allow_internet": True}, True),
         ({"environment.allow_internet": True, "environment.network_mode": "no-network"}, False),
         ({"environment.network_mode": "public"}, True),
-        ({"environment.network_mode": "allowlist", "environment.allowed_hosts": ["pypi.org"]}, True),
+        ({"environment.network_mode": "allowlist", "environment.allowed_hosts": ["example.org"]}, True),
         ({"verifier.network_mode": "public", "environment.network_mode": "no-network"}, True),
     ],
 )
