@@ -223,7 +223,7 @@ class Container:
                 os.close(directory)
             else:
                 with owned_as(place.upper):
-                    lay_out(layer.archive, directory, overlay=True)
+                    lay_out(layer.archive, directory, overlay=OPAQUE_ATTRIBUTE)
         os.close(make_like_below(place.upper, place.lowers, order.workdir))
         if takes_up(place.upper, order.disk_mb):
             raise SandboxRefused(f"the layers do not fit the disk of {order.disk_mb} MB; raise limits.disk_mb")
