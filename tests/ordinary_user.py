@@ -38,14 +38,18 @@ def why_no_ordinary_user(way):
 
 
 class OrdinaryUser:
-    """``ranges``: how many times 65,536 subordinate ids the user has."""
+    """``ranges``: how many times 65,536 subordinate ids the user has. In ``directory`` the user may write; ``given`` is in
+    it, for what the user may read."""
 
     def __init__(self, way, ranges=1):
         number = os.getpid() % 10_000 * 100 + next(_numbers) % 100  # no other session's, nor another test's
         self.uid = 100_000_000 + number
         self.first = FIRST_SUBORDINATE + number % 10_000 * RANGE
         self.ranges = ranges if way == "subuid" else 0
+        self.way = way
         self.directory = Path(tempfile.mkdtemp(prefix="t1-user-"))
+        self.given = self.directory / "given"
+        self.given.mkdir()
         os.chown(self.directory, self.uid, self.uid)
 
     def has(self, uid):

@@ -84,40 +84,42 @@ def test_canaries_in_every_place_of_the_host_are_out_of_reach(live, tmp_path):
     assert "CONTENT b'/app/own'" in control.text
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "mount -t tmpfs none /mnt",
-        "mount --bind /app /mnt",
-        "mount -o remount,rw /usr",
-        "umount /proc",
-        "umount -l /usr",
-        "unshare -U true",
-        "unshare -m true",
-        "unshare -r true",
-        "chroot /nonexistent",
-        "rm -rf /dev/.t1",
-        "touch /dev/x",
-        "mknod /app/disk b 254 0",
-        "echo 1 >/proc/sys/vm/drop_caches",
-        "echo x >/proc/sys/kernel/core_pattern",
-        "echo b >/proc/sysrq-trigger",
-        "echo 5 >/proc/sys/user/max_user_namespaces",
-        "hostname other",
-        "ip link add dummy0 type dummy",
-        "cat /proc/kcore",
-        "cat /proc/1/environ",
-        "cat /proc/1/maps",
-        "ls /proc/1/root/",
-        "ls -l /proc/1/fd/",
-        "nsenter -t 1 -m true",
-        "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'",
-        "python3 -c 'import socket; socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)'",
-        "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
-        "python3 -c 'import socket; socket.create_connection((\"1.1.1.1\", 80), 2)'",
-        'python3 -c \'import os; os.kill(1, 0); os.pidfd_open(1); open("/proc/1/mem", "rb")\'',
-    ],
-)
+LEADS_OUT = [
+    "mount -t tmpfs none /mnt",
+    "mount --bind /app /mnt",
+    "mount -o remount,rw /usr",
+    "umount /proc",
+    "umount -l /usr",
+    "unshare -U true",
+    "unshare -m true",
+    "unshare -r true",
+    "chroot /nonexistent",
+    "rm -rf /dev/.t1",
+    "touch /dev/x",
+    "echo '' >/dev/.t1/c",
+    "su -s /bin/sh nobody -c 'echo id >/dev/.t1/in'",
+    "mknod /app/disk b 254 0",
+    "echo 1 >/proc/sys/vm/drop_caches",
+    "echo x >/proc/sys/kernel/core_pattern",
+    "echo b >/proc/sysrq-trigger",
+    "echo 5 >/proc/sys/user/max_user_namespaces",
+    "hostname other",
+    "ip link add dummy0 type dummy",
+    "cat /proc/kcore",
+    "cat /proc/1/environ",
+    "cat /proc/1/maps",
+    "ls /proc/1/root/",
+    "ls -l /proc/1/fd/",
+    "nsenter -t 1 -m true",
+    "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'",
+    "python3 -c 'import socket; socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)'",
+    "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
+    "python3 -c 'import socket; socket.create_connection((\"1.1.1.1\", 80), 2)'",
+    'python3 -c \'import os; os.kill(1, 0); os.pidfd_open(1); open("/proc/1/mem", "rb")\'',
+]
+
+
+@pytest.mark.parametrize("command", LEADS_OUT)
 def test_what_would_lead_out_is_refused(refusals, command):
     was_refused(refusals(command))
 

@@ -116,7 +116,9 @@ class Container:
         in_child(lambda: finish_mounts(self._pid_fd, place.upper, fixed))
         own_user = os.readlink(f"/proc/{place.pid}/ns/user") != os.readlink("/proc/self/ns/user")
         orders, reports, status = self._start_attendant(place, order, limits, own_user)
-        shell = Shell(f"{self._directory}/control", status, limits.disk_is_full, limits.counters, order.output_bytes)
+        root_uid = os.stat(place.upper).st_uid
+        control = f"{self._directory}/control"
+        shell = Shell(control, status, limits.disk_is_full, limits.counters, order.output_bytes, root_uid)
         made = Made(
             existed=False,
             base=f"{order.base if order.base != HOST else self._kind.image} {place.image_id}",
@@ -137,7 +139,7 @@ class Container:
                 "isolate_s": round(time.monotonic() - laid_out_s, 6),
             },
         )
-        return Built(made, os.stat(place.upper).st_uid, shell, orders, reports, self._attendant_pid, limits.exceeded)
+        return Built(made, root_uid, shell, orders, reports, self._attendant_pid, limits.exceeded)
 
     def kill_inside(self) -> None:
         """A pid namespace is gone when all in it are dead and waited for. The shells' parent is the attendant, so it is let

@@ -22,7 +22,7 @@ from typing import NamedTuple, NoReturn
 
 from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.limits import Guard
-from t1actors.sandbox.shim.linux import StepFailed
+from t1actors.sandbox.shim.linux import StepFailed, bind_read_only
 from t1actors.sandbox.shim.rootfs import Root, enter_root
 from t1actors.sandbox.shim.users import Claimed
 
@@ -101,12 +101,16 @@ def _isolate(inside: Inside) -> None:
     enter_root(inside.root, ids=ids, shm_mb=shm_mb)
     linux.close_all_but(kept_fds)
     os.umask(0o022)
+    settings = os.open("/proc/sys", os.O_PATH | os.O_DIRECTORY)
     _set_kernel_values(
+        settings,
         # The network namespace is not the sandbox root's own, so ports below 1024 and ping are opened this way.
         ("net/ipv4/ip_unprivileged_port_start", "0"),
         ("net/ipv4/ping_group_range", f"{ids.first} {ids.first + ids.count - 1}"),
         ("kernel/shmall", str((inside.memory_mb << 20) // resource.getpagesize())),
     )
+    # Where root inside is the user outside, some of them would be its own to change. The descriptor still leads below.
+    bind_read_only("/proc/sys", settings, named="/proc/sys")
     limit_resources()
     creator = inside.users.creator
     if creator is not None:
@@ -121,7 +125,8 @@ def _isolate(inside: Inside) -> None:
     _await(inside, b"M\n")
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
-    _set_kernel_values(("user/max_user_namespaces", "0"))
+    _set_kernel_values(settings, ("user/max_user_namespaces", "0"))
+    os.close(settings)
     linux.keep_only_capabilities(KEPT_CAPABILITIES)
     linux.install_filter(inside.filter_program)
     linux.forbid_inspection()
@@ -143,10 +148,10 @@ def _await(inside: Inside, line: bytes) -> None:
         os._exit(1)
 
 
-def _set_kernel_values(*values: tuple[str, str]) -> None:
+def _set_kernel_values(settings: int, *values: tuple[str, str]) -> None:
     for name, value in values:
         try:
-            linux.write_file(f"/proc/sys/{name}", value)
+            linux.write_file(name, value, directory_fd=settings)
         except FileNotFoundError:
             continue  # a kernel built without that feature has nothing to set
         except OSError as error:

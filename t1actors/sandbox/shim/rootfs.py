@@ -27,7 +27,9 @@ from t1actors.sandbox.shim.linux import (
     MS_NODEV,
     MS_NOEXEC,
     MS_NOSUID,
+    MS_RDONLY,
     MS_REC,
+    MS_REMOUNT,
     MS_SLAVE,
     StepFailed,
     bind_read_only,
@@ -344,6 +346,7 @@ def enter_root(root: Root, *, ids: Range, shm_mb: int) -> None:
         bind_read_only(source, _place(merged, at), named=at)
     mount("proc", _place(merged, "proc"), "proc", flags=MS_NOSUID | MS_NODEV | MS_NOEXEC, named="/proc")
     mount(f"{root.own}/dev", _place(merged, "dev"), flags=MS_BIND | MS_REC, named="/dev")
+    mount("t1-own", f"{root.merged}/dev", flags=MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID, named="/dev (read-only)")
     uid, terminals = ids.first, ids.first + (_TERMINALS if ids.count > _TERMINALS else 0)
     options = f"newinstance,ptmxmode=0666,mode=620,gid={terminals}"
     mount("devpts", f"{root.merged}/dev/pts", "devpts", flags=MS_NOSUID | MS_NOEXEC, options=options)

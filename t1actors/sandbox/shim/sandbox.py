@@ -155,7 +155,7 @@ class Sandbox:
         def exceeded() -> str:
             return "memory" if guard.memory_exceeded(self._init_pid) else ""
 
-        shell = Shell(root.control, status, disk_is_full, guard.counters, order.output_bytes)
+        shell = Shell(root.control, status, disk_is_full, guard.counters, order.output_bytes, first_uid)
         ended_s = time.monotonic()
         made = Made(
             existed=False,
