@@ -7,6 +7,7 @@ What the child sees of the host is what everybody sees, but that directories clo
 this checkout from it. Needs root, to make the user up.
 """
 
+import ctypes
 import os
 import pickle
 import shutil
@@ -25,6 +26,7 @@ WAYS = ("subuid", "one uid")
 """How an ordinary user's sandboxes get their users."""
 ROOT = Path(__file__).parent.parent
 RANGE = 65_536
+PR_SET_DUMPABLE = 4
 FIRST_SUBORDINATE = 1 << 30
 _numbers = count()
 
@@ -108,6 +110,7 @@ class OrdinaryUser:
         os.setgroups([])
         os.setresgid(self.uid, self.uid, self.uid)
         os.setresuid(self.uid, self.uid, self.uid)
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # as after exec: /proc/self belongs to the user
         os.environ["HOME"] = str(self.directory)
 
 
@@ -122,5 +125,7 @@ def open_the_way_to(*paths):
                 linux.mount("t1-way", str(here), "tmpfs", options="mode=755")
             if here in covered and not (here / name).exists():
                 (here / name).mkdir()
-                linux.mount(f"/proc/self/fd/{covered[here]}/{name}", str(here / name), flags=linux.MS_BIND | linux.MS_REC)
+                linux.mount(
+                    f"/proc/self/fd/{covered[here]}/{name}", str(here / name), flags=linux.MS_BIND | linux.MS_REC
+                )
             here = here / name

@@ -18,7 +18,8 @@ def unpack(archive: bytes | memoryview, directory_fd: int, *, overlay: str = "")
 
     Nobody else may change the tree meanwhile. An entry replaces what has its name, except that directories merge (an
     opaque one empties first). A whiteout deletes; with ``overlay`` (the directory is an overlay's upper layer, which marks
-    opaque directories with that attribute) both also leave the overlay's own marks. Raises ``ArchiveError`` (bytes) or ``OSError`` (for example, no space left).
+    opaque directories with that attribute) both also leave the overlay's own marks. Raises ``ArchiveError`` (bytes) or
+    ``OSError`` (for example, no space left).
     """
     for _ in walk(archive):  # all of it is checked before anything is touched
         pass

@@ -194,16 +194,21 @@ def test_what_a_trial_needs_works(refusals, command):
 
 
 def test_processes_inside_have_few_capabilities_no_new_privileges_and_a_filter(refusals):
-    result = refusals(
-        "cat /proc/self/status; ls /proc/self/fd | wc -w; cat /proc/self/uid_map; ls /proc | grep -c '^[0-9]'"
-    )
-    status = dict(line.split(":\t", 1) for line in result.text.splitlines() if ":\t" in line)
+    assert_confined(refusals(STATUS).text)
+
+
+STATUS = "cat /proc/self/status; ls /proc/self/fd | wc -w; cat /proc/self/uid_map; ls /proc | grep -c '^[0-9]'"
+
+
+def assert_confined(text):
+    """Of what ``STATUS`` says inside."""
+    status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
     docker = {0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31}
     for kind in ("CapPrm", "CapEff", "CapBnd"):
         assert {bit for bit in range(64) if int(status[kind], 16) >> bit & 1} <= docker
     assert (status["CapInh"].strip("0"), status["CapAmb"].strip("0")) == ("", "")
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
-    *_, descriptors, _, processes = result.text.splitlines()
+    *_, descriptors, _, processes = text.splitlines()
     assert int(descriptors) == 4  # input, output, errors, and the directory that ls reads
     assert int(processes) <= 10  # nothing of the host's process list
 

@@ -35,7 +35,9 @@ def test_programs_under_test_can_do_nothing_to_their_grader(tmp_path, on_a_bench
     task = sample_task(tmp_path, toml=expecting(*IDS))
     # All memory, where no control group keeps them apart, is the grader's too: that ends unmeasured.
     all_of_them = sorted(PROGRAMS.keys() - {"takes all memory"})
-    deeds = all_of_them if user.way == "one uid" else ["kills the grader", "speaks to the grader's shell", "writes reports"]
+    deeds = (
+        all_of_them if user.way == "one uid" else ["kills the grader", "speaks to the grader's shell", "writes reports"]
+    )
 
     async def test(bench):
         def trial(deed):
@@ -48,7 +50,7 @@ def test_programs_under_test_can_do_nothing_to_their_grader(tmp_path, on_a_bench
         deed: (v.outcome, v.channel, *(r.id for r in v.assertions if r.passed), v.detail)
         for deed, v in zip(deeds, verdicts, strict=True)
     }
-    assert found == {deed: ("graded", "plugin", IDS[0], "") for deed in deeds}
+    assert found == dict.fromkeys(deeds, ("graded", "plugin", IDS[0], ""))
     warned = {warning for verdict in verdicts for warning in verdict.warnings}
     assert any("one user id only" in warning for warning in warned) == (user.way == "one uid"), warned
 

@@ -21,7 +21,7 @@ import sys
 import time
 from typing import NamedTuple
 
-from t1actors.sandbox.archive import walk
+from t1actors.sandbox.archive import OPAQUE_ATTRIBUTE, walk
 from t1actors.sandbox.docker.attendant import Attended, in_child, run_attendant
 from t1actors.sandbox.docker.daemon import Daemon, DaemonFailed, container_name
 from t1actors.sandbox.docker.limits import ContainerLimits, takes_up

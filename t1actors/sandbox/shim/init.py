@@ -2,8 +2,8 @@
 
 It is forked by the shim, which is root of the host or of an ordinary user's namespace (``outer``), into a new pid namespace.
 It makes the other namespaces, mounts and enters the root with that power, and only then moves into a user namespace of its
-own: so root inside owns neither the mount nor the network namespace, and no capability it has reaches them. Afterwards it holds nothing of the host: no descriptor but its
-two pipes to the shim, no readable memory, no privilege to gain.
+own: so root inside owns neither the mount nor the network namespace, and no capability it has reaches them. Afterwards it
+holds nothing of the host: no descriptor but its two pipes to the shim, no readable memory, no privilege to gain.
 
 It speaks lines on two pipes. While it begins:  G the root is laid out; U the user namespace is made -> M it is mapped;
 R ready, or E and what failed. Then:  S start a shell -> P pid | E reason;  K kill everything else -> K;  a shell that ends
@@ -106,7 +106,7 @@ def _isolate(inside: Inside) -> None:
         settings,
         # The network namespace is not the sandbox root's own, so ports below 1024 and ping are opened this way.
         ("net/ipv4/ip_unprivileged_port_start", "0"),
-        ("net/ipv4/ping_group_range", f"{ids.first} {ids.first + ids.count - 1}"),
+        ("net/ipv4/ping_group_range", f"{ids.first} {ids.first + ids.size - 1}"),
         ("kernel/shmall", str((inside.memory_mb << 20) // resource.getpagesize())),
     )
     # Where root inside is the user outside, some of them would be its own to change. The descriptor still leads below.

@@ -175,8 +175,8 @@ class Guard:
             write_file(f"{group}/cgroup.procs", "0")
 
     def limit_processes(self) -> None:
-        """Where no group does it. Called by the first process inside as a user that nobody else on the host is, it is also the
-        limit of the user namespace made next, so it holds over all users inside together; called there, over one."""
+        """Where no group does it. Set by a user that nobody else on the host is, it is also the limit of the user namespace
+        made next, so it holds over all users inside together; set there, over each of them."""
         if not self._limits_processes_itself:
             resource.setrlimit(resource.RLIMIT_NPROC, (self._processes + 1, self._processes + 1))
 

@@ -6,8 +6,9 @@ In it 0 is the user, and from 1 on come what /etc/subuid and /etc/subgid give it
 (setuid programs of the package uidmap) may write that, the user alone only a map of itself. It is left again by none: each
 sandbox's own user namespace is made below it, so that root inside owns neither mounts nor network here either.
 
-Guarantees: PROGRAM is executed, not called, so what the kernel keeps of a process's memory belongs to the new namespace and
-its root can manage its children; where it can't be entered, the step is told in the fork server's words.
+Guarantees: nobody who is the host's root outside is let in, nor mapped. PROGRAM is executed, not called, so what the kernel
+keeps of a process's memory belongs to the new namespace and its root can manage its children. Where the namespace can't be
+entered, the step is told in the fork server's words.
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ def find_ids() -> Ids:
 def enter(ids: Ids) -> None:
     """This process is then root of a new user namespace. Raises ``StepFailed``."""
     uid, gid = os.geteuid(), os.getegid()
+    if os.stat("/proc/sys").st_uid == uid:
+        raise StepFailed(
+            "being an ordinary user: this is root of a user namespace, and the host's root outside", errno.EPERM
+        )
     if ids.why_one:
         linux.unshare(linux.CLONE_NEWUSER, "user namespace")
         try:
@@ -110,7 +115,7 @@ def _whole_ranges(path: str, names: tuple[str, ...]) -> tuple[tuple[int, int], .
             for line in file:
                 name, _, numbers = line.strip().partition(":")
                 first, _, count = numbers.partition(":")
-                if name in names and first.isdigit() and count.isdigit() and int(count) >= IDS:
+                if name in names and first.isdigit() and count.isdigit() and int(first) > 0 and int(count) >= IDS:
                     found.append((int(first), int(count) // IDS * IDS))
     except FileNotFoundError:  # nobody has any
         return ()

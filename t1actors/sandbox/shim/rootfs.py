@@ -192,7 +192,7 @@ def make_root(
     os.mkdir("disk/work", 0o755)
     _make_devices(privileged=privileged)
     if not privileged:
-        _need_attributes_of_users("disk/work")
+        need_attributes_of_users("disk/work")
     mark = opaque_attribute(privileged=privileged)
     for place in ("lower", "disk/upper", "layers"):
         os.chown(place, uid, uid)
@@ -244,7 +244,8 @@ def opaque_attribute(*, privileged: bool) -> str:
     return OPAQUE_ATTRIBUTE if privileged else OPAQUE_ATTRIBUTE_OF_USERS
 
 
-def _need_attributes_of_users(place: str) -> None:
+def need_attributes_of_users(place: str) -> None:
+    """An overlay that an ordinary user mounts keeps its marks in them. Raises ``StepFailed``."""
     try:
         os.setxattr(place, "user.t1actors", b"")
     except OSError as error:
@@ -347,7 +348,7 @@ def enter_root(root: Root, *, ids: Range, shm_mb: int) -> None:
     mount("proc", _place(merged, "proc"), "proc", flags=MS_NOSUID | MS_NODEV | MS_NOEXEC, named="/proc")
     mount(f"{root.own}/dev", _place(merged, "dev"), flags=MS_BIND | MS_REC, named="/dev")
     mount("t1-own", f"{root.merged}/dev", flags=MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID, named="/dev (read-only)")
-    uid, terminals = ids.first, ids.first + (_TERMINALS if ids.count > _TERMINALS else 0)
+    uid, terminals = ids.first, ids.first + (_TERMINALS if ids.size > _TERMINALS else 0)
     options = f"newinstance,ptmxmode=0666,mode=620,gid={terminals}"
     mount("devpts", f"{root.merged}/dev/pts", "devpts", flags=MS_NOSUID | MS_NOEXEC, options=options)
     shm = f"size={shm_mb}m,nr_inodes=4096,mode=1777,uid={uid},gid={uid}"

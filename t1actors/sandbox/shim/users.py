@@ -34,7 +34,7 @@ class Range(NamedTuple):
 
     first: int
     outside: int
-    count: int
+    size: int
 
 
 class Claimed(NamedTuple):
@@ -48,12 +48,12 @@ class Claimed(NamedTuple):
     @property
     def mapping(self) -> str:
         """The line for /proc/PID/uid_map."""
-        return f"0 {self.ids.first} {self.ids.count}"
+        return f"0 {self.ids.first} {self.ids.size}"
 
     @property
     def recorded(self) -> str:
         """That line as the host sees it."""
-        return f"0 {self.ids.outside} {self.ids.count}"
+        return f"0 {self.ids.outside} {self.ids.size}"
 
 
 class Users(NamedTuple):
@@ -74,7 +74,9 @@ class Users(NamedTuple):
             return Claimed(claimed, claimed.first)
         if not self.ranges:
             user = next(_lines(_read_map("uid_map"))).outside
-            warning = f"one user id only ({self.why_one}): root inside is user {user} outside, and there are no other users"
+            warning = (
+                f"one user id only ({self.why_one}): root inside is user {user} outside, and there are no other users"
+            )
             return Claimed(Range(0, user, 1), None, (warning,))
         *own, shared = self.ranges  # nobody has the last one alone, so that whoever has another one does
         for ids in own:
@@ -88,7 +90,7 @@ class Users(NamedTuple):
 
 def is_root_of_the_host() -> bool:
     """Whether this process is root, and not of a user namespace only."""
-    return os.geteuid() == 0 and sum(ids.count for ids in _lines(_read_map("uid_map"))) >= _EVERYBODY
+    return os.geteuid() == 0 and sum(ids.size for ids in _lines(_read_map("uid_map"))) >= _EVERYBODY
 
 
 def users_of_this_process(why_one: str = "") -> Users:
@@ -98,7 +100,7 @@ def users_of_this_process(why_one: str = "") -> Users:
     whole = [
         Range(ids.first + start, ids.outside + start, IDS)
         for ids in _lines(_read_map("uid_map"))
-        for start in range(0, ids.count - IDS + 1, IDS)
+        for start in range(0, ids.size - IDS + 1, IDS)
     ]
     return Users(privileged=False, ranges=tuple(whole), why_one=why_one)
 
