@@ -49,6 +49,8 @@ class OrdinaryUser:
         self.first = FIRST_SUBORDINATE + number % 10_000 * RANGE
         self.ranges = ranges if way == "subuid" else 0
         self.way = way
+        self.groups = []
+        """Control groups that were given to the user, who then is in them."""
         self.directory = Path(tempfile.mkdtemp(prefix="t1-user-"))
         self.given = self.directory / "given"
         self.given.mkdir()
@@ -97,6 +99,8 @@ class OrdinaryUser:
         os._exit(0)
 
     def _become(self):
+        for group in self.groups:
+            (group / "cgroup.procs").write_text(str(os.getpid()))
         linux.unshare(linux.CLONE_NEWNS, "a mount namespace for an ordinary user")
         linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
         open_the_way_to(ROOT, Path(sys.prefix), Path(sys.base_prefix), self.directory)

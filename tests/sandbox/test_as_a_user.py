@@ -4,12 +4,14 @@ The tests imported here run a second time, as such a user; what runs is a choice
 """
 
 import os
+from pathlib import Path
 
 import anyio
 import pytest
 
 from t1actors.sandbox.errors import SandboxRefused
 from t1actors.sandbox.interface import BaseImage, Limits, RunRequest, SandboxSpec
+from t1actors.sandbox.shim.limits import hierarchies, remove_group
 from t1actors.sandbox.shim.users import SHARED
 from tests.ordinary_user import RANGE, OrdinaryUser, why_no_ordinary_user
 from tests.sandbox.conftest import LiveAsAUser
@@ -39,6 +41,7 @@ from tests.sandbox.test_isolation import (
     test_the_disk_limit_of_namespaces_holds_for_every_place_that_can_be_written,  # noqa: F401
     test_without_control_groups_a_watchdog_holds_the_memory_limit,  # noqa: F401
     test_without_control_groups_an_rlimit_holds_the_number_of_processes,  # noqa: F401
+    test_without_control_groups_processes_of_all_users_count_together,  # noqa: F401
 )
 from tests.sandbox.test_shell import test_the_time_limit_kills_the_whole_tree_and_the_trial_goes_on  # noqa: F401
 
@@ -152,3 +155,35 @@ def test_an_image_is_refused_by_name_as_its_owners_cannot_be_mapped(live):
             return os.listdir(live.root)
 
     assert live.call(lambda: anyio.run(main)) == []
+
+
+def test_control_groups_that_somebody_gave_the_user_hold_its_sandboxes(live):
+    """Version 1 or 2, whichever this host has: a group per controller, owned by the user, with the user's process in it."""
+    given = []
+    for tree in hierarchies():
+        if tree.version == 2 or {"memory", "pids"} & set(tree.controllers):
+            group = Path(tree.directory, f"t1-given-{live.user.uid}")
+            group.mkdir()
+            given.append(group)
+    if not given:
+        pytest.skip("no control groups are mounted here")
+
+    def work():
+        isolation, (hogged,) = commands_of(live, ["python3 -c 'bytearray(200 << 20)'"], limits=Limits(memory_mb=32))
+        return isolation.limits, hogged.limit_hit, hogged.exit_code
+
+    try:
+        for group in given:
+            for path in (group, *group.iterdir()):
+                os.chown(path, live.user.uid, live.user.uid)
+        live.user.groups = given
+        limits, hit, code = work()
+    finally:
+        for group in given:
+            remove_group(str(group))
+    if "watchdog" in limits[0]:
+        pytest.skip("a group of this host could not be given away: its controllers are not those of groups below")
+    assert limits[0].startswith("memory=32MB cgroup-v")
+    assert limits[1].startswith("processes=64 cgroup-v")
+    assert (hit, code) == ("memory", 137)
+

@@ -296,6 +296,14 @@ def test_without_control_groups_an_rlimit_holds_the_number_of_processes(namespac
     start_too_many(namespaces, use_cgroups=False)
 
 
+def test_without_control_groups_processes_of_all_users_count_together(namespaces):
+    many = "i=0; while [ $i -lt 15 ]; do sleep 50 & i=$((i+1)); done"
+    each = [f"su -s /bin/sh {user} -c '{many}' 2>/dev/null" for user in ("nobody", "daemon", "bin")]
+    command = "; ".join([*each, "set -- /proc/[0-9]*; echo $#"])
+    result = one_command(namespaces, command, limits=Limits(processes=20), use_cgroups=False)
+    assert int(result.text) <= 21
+
+
 def start_too_many(live, *, use_cgroups):
     command = f"python3 -c '{BOMB}'"
 
