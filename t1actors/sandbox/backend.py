@@ -252,7 +252,7 @@ class ShimBackend:
 
 
 class NamespaceBackend(ShimBackend):
-    """The embedded backend."""
+    """The embedded backend: for root of the host, or an ordinary user (``shim.users`` has what differs)."""
 
     def __init__(self, root: Path, *, name: str, use_cgroups: bool = True, images: BaseImages | None = None) -> None:
         """

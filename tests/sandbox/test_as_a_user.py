@@ -15,9 +15,10 @@ from t1actors.sandbox.shim.limits import hierarchies, remove_group
 from t1actors.sandbox.shim.users import SHARED
 from tests.ordinary_user import RANGE, OrdinaryUser, why_no_ordinary_user
 from tests.sandbox.conftest import LiveAsAUser
+from tests.sandbox.test_backend import (
+    test_a_creation_cancelled_at_any_moment_leaves_nothing as a_creation_cancelled_at_any_moment_leaves_nothing,
+)
 from tests.sandbox.test_backend import (  # noqa: F401
-    test_a_creation_cancelled_at_any_moment_leaves_nothing,
-    test_a_layer_larger_than_the_disk_is_refused_and_leaves_nothing,
     test_a_sandbox_lives_its_whole_life_and_leaves_nothing,
     test_a_sandbox_that_dies_under_its_caller_says_so_and_can_still_be_sealed,
     test_a_tree_3000_deep_and_terabytes_of_holes_are_sealed_and_gone_at_once,
@@ -71,6 +72,11 @@ def commands_of(live, commands, **spec):
         return created.isolation, results
 
     return live(body)
+
+
+@pytest.mark.parametrize("after_s", [0.003, 0.02, 0.1])
+def test_a_creation_cancelled_at_any_moment_leaves_nothing(live, after_s):
+    a_creation_cancelled_at_any_moment_leaves_nothing(live, after_s)
 
 
 def test_what_would_lead_out_is_refused(live):
@@ -186,4 +192,3 @@ def test_control_groups_that_somebody_gave_the_user_hold_its_sandboxes(live):
     assert limits[0].startswith("memory=32MB cgroup-v")
     assert limits[1].startswith("processes=64 cgroup-v")
     assert (hit, code) == ("memory", 137)
-

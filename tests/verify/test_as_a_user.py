@@ -4,6 +4,7 @@ another user would.
 
 import pytest
 
+from t1actors.verify.inside.landlock import OLDEST, SIGNALS, version
 from tests.verify.samples import IDS, WORK, expecting, sample_task
 from tests.verify.test_attacks import (
     ATTACKS,
@@ -22,6 +23,8 @@ def tmp_path(user):
 @pytest.fixture(name="on_a_bench")
 def _on_a_bench(user, host_makes_sandboxes):
     """``on_a_bench(test)`` runs ``test(bench)`` on real sandboxes of an ordinary user."""
+    if user.way == "one uid" and version() < OLDEST:
+        pytest.skip("this kernel has no Landlock: nothing keeps programs from a grader who is the same user")
     return lambda test: user.run(lambda: on_a_bench(test, tools=user.directory / "tools"))
 
 
@@ -33,11 +36,12 @@ def program_that(deed):
 
 def test_programs_under_test_can_do_nothing_to_their_grader(tmp_path, on_a_bench, user):
     task = sample_task(tmp_path, toml=expecting(*IDS))
-    # All memory, where no control group keeps them apart, is the grader's too: that ends unmeasured.
-    all_of_them = sorted(PROGRAMS.keys() - {"takes all memory"})
-    deeds = (
-        all_of_them if user.way == "one uid" else ["kills the grader", "speaks to the grader's shell", "writes reports"]
-    )
+    # All memory, where no control group keeps them apart, is the grader's too: that ends unmeasured. So do signals where
+    # Landlock does not know them yet.
+    signals = {"kills the grader", "stops the grader"} if version() < SIGNALS else set()
+    deeds = sorted(PROGRAMS.keys() - {"takes all memory"} - signals)
+    if user.way == "subuid":
+        deeds = ["kills the grader", "speaks to the grader's shell", "writes reports"]
 
     async def test(bench):
         def trial(deed):
@@ -59,12 +63,8 @@ def test_what_the_agent_prepares_changes_no_score(tmp_path, on_a_bench):
     task = sample_task(tmp_path, toml=expecting(*IDS))
     commands = ["\n".join(line for name in sorted(ATTACKS) if "petabyte" not in name for line in ATTACKS[name])]
 
-    async def test(bench):
-        return await bench.trial(task, commands, "alone"), await bench.trial(task, [*WORK, *commands], "beside")
-
-    alone, beside = on_a_bench(test)
-    assert (alone.outcome, alone.channel, alone.passed) == ("graded", "plugin", 0), alone.detail
-    assert (beside.outcome, beside.passed, beside.expected) == ("graded", 3, 3), beside.detail
+    verdict = on_a_bench(lambda bench: bench.trial(task, [WORK[0], *commands], "t"))
+    assert (verdict.outcome, verdict.channel, verdict.passed) == ("graded", "plugin", 1), verdict.detail
 
 
 def test_where_tests_start_everything_as_the_grader_the_verdict_says_that_alone(tmp_path, on_a_bench):
@@ -72,3 +72,44 @@ def test_where_tests_start_everything_as_the_grader_the_verdict_says_that_alone(
     verdict = on_a_bench(lambda bench: bench.trial(task, WORK, "t"))
     assert verdict.passed == 3
     assert verdict.warnings == ("programs that tests start run as the grader's user: task.toml says so",)
+
+
+def test_programs_are_kept_apart_however_they_are_started_and_can_use_what_tests_make_for_them(tmp_path, on_a_bench):
+    cases = """
+import os, pty, subprocess, tempfile, multiprocessing
+
+TRY = "touch /logs/t1/x || cat /tests/test_work.py || ls /root || (echo >/dev/.t1/in) || touch /app/x || exit 7"
+
+def is_apart():
+    try:
+        open("/logs/t1/cases.jsonl", "a").close()
+    except PermissionError:
+        return True
+
+def test_programs():
+    assert subprocess.run(TRY, shell=True).returncode == 7
+    assert subprocess.run(TRY, shell=True, preexec_fn=os.setsid).returncode == 7
+    assert os.system(TRY) == 7 << 8
+    assert os.popen(TRY).close() == 7 << 8
+    assert os.spawnvp(os.P_WAIT, "sh", ["sh", "-c", TRY]) == 7
+
+def test_forks():
+    for fork in (os.fork, lambda: pty.fork()[0]):
+        child = fork()
+        if child == 0:
+            os._exit(9 if is_apart() else 0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(is_apart)
+
+def test_it_can_use_what_tests_make_for_it(tmp_path):
+    with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w") as file:
+        file.write("text"); file.flush()
+        for place in (tmp_path, folder):
+            subprocess.run(["cp", file.name, f"{place}/copy"], check=True, cwd=place)
+            assert open(f"{place}/copy").read() == "text"
+"""
+    task = sample_task(tmp_path, cases=cases)
+    verdict = on_a_bench(lambda bench: bench.trial(task, (), "t"))
+    assert [r.id.rpartition("::")[2] for r in verdict.assertions if not r.passed] == [], verdict.output
+    assert verdict.expected == 3
