@@ -18,6 +18,7 @@ from t1actors.runtime.errors import leaves
 from t1actors.sandbox.errors import SandboxUnavailable
 from t1actors.sandbox.probe import probe
 from tests.docker_daemon import Daemon, own_daemon, why_no_daemon
+from tests.ordinary_user import WAYS, OrdinaryUser, why_no_ordinary_user
 
 if TYPE_CHECKING:
     from tests.loop.runs import TinyRun
@@ -58,6 +59,16 @@ def host_makes_sandboxes(request: pytest.FixtureRequest) -> None:
         if request.config.getoption("--require-sandboxes"):
             pytest.fail(why_no_sandboxes())
         pytest.skip(why_no_sandboxes())
+
+
+@pytest.fixture(params=WAYS)
+def user(request: pytest.FixtureRequest, host_makes_sandboxes: None) -> Generator[OrdinaryUser, None, None]:
+    """An ordinary user, with subordinate ids and without; skips, by name, where none can be made up."""
+    if reason := why_no_ordinary_user(request.param):
+        pytest.skip(reason)
+    someone = OrdinaryUser(request.param)
+    yield someone
+    someone.remove()
 
 
 @pytest.fixture(scope="session")

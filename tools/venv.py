@@ -147,7 +147,8 @@ def check_sandboxes() -> None:
         return  # it could not even be asked; the run itself will tell
     raise Stopped(
         f"no sandbox can be made here, so no run, and nothing was installed ({missing[0]}).\n"
-        "       Run as root of the host, or in a privileged container (Docker: --privileged).\n"
+        "       An ordinary user needs user namespaces, outside of containers; else run as root of the host, or in a\n"
+        "       privileged container (Docker: --privileged).\n"
         "       `just setup` installs all the same: reading, reports and `just test` without sandboxes work"
     )
 

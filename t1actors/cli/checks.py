@@ -16,7 +16,9 @@ from typing import Literal
 from t1actors.config import SandboxConfig
 from t1actors.sandbox.choice import make_backend
 from t1actors.sandbox.probe import probe
+from t1actors.sandbox.remedies import fix_of_namespaces
 from t1actors.sandbox.shim import abilities
+from t1actors.sandbox.shim.users import is_root_of_the_host
 
 Verdict = Literal["good", "warning", "bad", "absent"]
 """``bad``: no run can start. ``absent``: an optional part that is not here."""
@@ -83,16 +85,25 @@ def ability_checks() -> list[Check]:
         return grouped("sandbox", [Check("parts", "warning", f"could not be looked at: {error}")])
     found: list[Check] = []
     for name, works, what in parts:
-        verdict: Verdict = "good" if works else "warning" if name == "hard limits" else "bad"
+        verdict: Verdict = "good" if works else "warning" if name in _WEAKER else "bad"
         found.append(Check(name, verdict, what, "" if works else _fix(name, what)))
     return grouped("sandbox", found)
 
 
+_WEAKER = {
+    "hard limits": "have the memory and pids control groups writable (a user: delegated); without, limits are only watched",
+    "separate users": "apt-get install uidmap, and more ids for the user in /etc/subuid and /etc/subgid; or run as root",
+}
+"""What sandboxes can do without, and what it takes."""
+
+
 def _fix(name: str, found: str) -> str:
-    if name == "hard limits":
-        return "mount the memory and pids control groups writable; without them limits are only watched"
+    if name in _WEAKER:
+        return _WEAKER[name]
     if name == "bash":
         return "install bash under /usr/bin"
+    if not is_root_of_the_host():
+        return fix_of_namespaces(privileged=False)
     if "ENOSPC" in found:
         return "sysctl -w user.max_user_namespaces=15000 on the host (and max_mnt_namespaces, ... where they are 0)"
     if found.startswith("mount overlay"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -27,17 +26,19 @@ def reap_command(
 ) -> int:
     """Remove what is left of sandboxes that nobody owns any more: processes, mounts, control groups, directories.
 
-    A sandbox that lives is never touched: its pool finds it again, or its lease ends it. May run beside live runs; needs
-    root. Exit status 0: nothing is left. 1: something is, in a dry run too.
+    A sandbox that lives is never touched: its pool finds it again, or its lease ends it. May run beside live runs; those
+    of another user need root. Exit status 0: nothing is left. 1: something is, in a dry run too.
 
     Example: `t1 sandbox reap runs/latest --dry-run`
     """
-    if os.geteuid() != 0:
-        raise CommandFailed("t1 sandbox reap needs root, as making sandboxes does: `sudo t1 sandbox reap`")
     counts: Counter[str] = Counter()
     stuck = 0
     for root in _roots(directory):
-        for leftover in reap(root, dry_run=dry_run):
+        try:
+            found = reap(root, dry_run=dry_run)
+        except PermissionError as error:
+            raise CommandFailed(f"{error.filename}: {error.strerror}: `sudo t1 sandbox reap {directory}`") from error
+        for leftover in found:
             counts[leftover.kind] += 1
             stuck += bool(leftover.trouble)
             outcome = "would be removed" if dry_run else leftover.trouble or "removed"

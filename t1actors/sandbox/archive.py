@@ -44,6 +44,9 @@ _DIRECTORY, _OPAQUE, _END, _FILE_KIND, _LINK, _WHITEOUT = b"DOEFLW"
 _ZERO_BLOCK = bytes(BLOCK_BYTES)
 _CHUNK_BYTES = 256 * BLOCK_BYTES
 OPAQUE_ATTRIBUTE = "trusted.overlay.opaque"
+"""Marks a directory of an overlay's upper layer below which nothing of the lower ones shows."""
+OPAQUE_ATTRIBUTE_OF_USERS = "user.overlay.opaque"
+"""The same of an overlay that an ordinary user mounted."""
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -173,13 +176,14 @@ def archive_of_directory(path: Path) -> bytes:
 
 
 def archive_of_fd(
-    directory_fd: int, *, where: str, overlay: bool = False, keep: Callable[[tuple[bytes, ...]], bool] | None = None
+    directory_fd: int, *, where: str, overlay: str = "", keep: Callable[[tuple[bytes, ...]], bool] | None = None
 ) -> bytes:
     """The archive of the tree under an open directory, which must be at rest.
 
     Args:
         where: what to call the tree in errors.
-        overlay: the tree is an overlay's upper layer: record its whiteouts and opaque directories.
+        overlay: the tree is an overlay's upper layer, which marks its opaque directories with this attribute: record
+            those and its whiteouts. Empty: it is not.
         keep: called with the names from the root to an entry; False leaves it and all below it out. It is only asked
             down to where it matters to the caller, so it must be cheap.
     """
@@ -207,7 +211,7 @@ def archive_of_fd(
             mode = stat.S_IMODE(entry.st_mode)
             if stat.S_ISDIR(entry.st_mode):
                 current = move(current, name)
-                writer.open_directory(name, mode, opaque=overlay and _is_opaque(current))
+                writer.open_directory(name, mode, opaque=bool(overlay) and _is_opaque(current, overlay))
                 levels.append(_Level(entry, _names(current)))
                 names.append(name)
             elif stat.S_ISREG(entry.st_mode):
@@ -246,9 +250,9 @@ def _check_same(fd: int, expected: os.stat_result, where: str) -> None:
         raise ArchiveError(f"{where}: a directory was moved while the tree was read; archive a tree that is at rest")
 
 
-def _is_opaque(fd: int) -> bool:
+def _is_opaque(fd: int, attribute: str) -> bool:
     try:
-        return os.getxattr(fd, OPAQUE_ATTRIBUTE) == b"y"
+        return os.getxattr(fd, attribute) == b"y"
     except OSError:  # no such attribute, or a file system without any
         return False
 

@@ -40,6 +40,8 @@ from t1actors.sandbox.interface import (
 )
 from t1actors.sandbox.observation import plain_text
 from t1actors.sandbox.reaper import reap
+from t1actors.sandbox.remedies import fix_of_namespaces
+from t1actors.sandbox.shim.users import is_root_of_the_host
 from t1actors.sandbox.wire import (
     MAX_NAME_BYTES,
     Answer,
@@ -65,10 +67,6 @@ from t1actors.sandbox.wire import (
 MAX_COMMAND_BYTES = 4 << 20
 _RECEIVE_BYTES = 1 << 18
 _KILL_PATIENCE_S = 30.0
-FIX_NAMESPACES = (
-    "Run as root of the host or in a privileged container (Docker: --privileged), on a kernel that allows namespaces; "
-    "`t1 doctor` tries it again"
-)
 
 
 class ShimBackend:
@@ -92,10 +90,6 @@ class ShimBackend:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[ShimBackend]:
         """Raises ``SandboxUnavailable`` where no sandbox can be made for a reason that is known beforehand."""
-        if os.geteuid() != 0:
-            raise SandboxUnavailable(
-                "starting the fork server", f"user {os.geteuid()} is not root", "Run as root of the host"
-            )
         if self.root.resolve().is_relative_to("/usr"):
             text = f"{self.root} lies under /usr, which every sandbox can read"
             raise SandboxUnavailable("choosing a directory for sandboxes", text, "Choose one elsewhere")
@@ -258,7 +252,7 @@ class ShimBackend:
 
 
 class NamespaceBackend(ShimBackend):
-    """The embedded backend."""
+    """The embedded backend: for root of the host, or an ordinary user (``shim.users`` has what differs)."""
 
     def __init__(self, root: Path, *, name: str, use_cgroups: bool = True, images: BaseImages | None = None) -> None:
         """
@@ -269,8 +263,15 @@ class NamespaceBackend(ShimBackend):
         """
         self._images = images
         limits = "cgroups" if use_cgroups else "rlimits"
-        fork_server = "t1actors.sandbox.shim.forkserver"
-        super().__init__(root, name=name, kind=ShimKind("namespaces", fork_server, (limits,), FIX_NAMESPACES))
+        self._privileged = is_root_of_the_host()
+        kind = ShimKind(
+            "namespaces",
+            "t1actors.sandbox.shim.forkserver",
+            (limits,),
+            fix_of_namespaces(privileged=self._privileged),
+            entry="" if self._privileged else "t1actors.sandbox.shim.outer",
+        )
+        super().__init__(root, name=name, kind=kind)
 
     async def commit(self, sandbox: str, file: Path, *, max_bytes: int) -> None:
         """Kill every process inside, then write what was written as an image layer (``sandbox.layer_tar``) into the new
@@ -283,7 +284,11 @@ class NamespaceBackend(ShimBackend):
         if self._images is None:
             text = f"base {spec.base!r} is not known; `host` is, and backend {self.name} was given no images"
             raise SandboxRefused(f"sandbox {spec.key}: {text}")
-        return self._images.base_image(spec.base)
+        image = self._images.base_image(spec.base)
+        if image.layers and not self._privileged:
+            text = f"base {spec.base!r}: only root of the host can give an image's files to the sandbox's users"
+            raise SandboxRefused(f"sandbox {spec.key}: {text}; run as root, or with Docker (sandbox.backend)")
+        return image
 
 
 async def _until_end(stream: anyio.abc.SocketStream) -> None:

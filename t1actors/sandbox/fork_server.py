@@ -24,6 +24,10 @@ _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); import runpy; runpy.ru
 _PACKAGE_PARENT = str(Path(errors.__file__).resolve().parents[2])
 
 
+def _python(module: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", _BOOT.format(module), _PACKAGE_PARENT]
+
+
 class ShimKind(NamedTuple):
     """What makes a backend's sandboxes: ``backend`` as in ``Isolation``, its fork server with arguments, and what to do when
     that can't make any."""
@@ -32,6 +36,8 @@ class ShimKind(NamedTuple):
     fork_server: str
     arguments: tuple[str, ...]
     fix: str
+    entry: str = ""
+    """What becomes the fork server, where it is not started at once."""
 
 
 class ForkServer:
@@ -47,9 +53,9 @@ class ForkServer:
 
     async def __aenter__(self) -> ForkServer:
         # -I -S: neither the environment nor site packages decide what runs as root here, and it starts fast.
-        boot = _BOOT.format(self._kind.fork_server)
-        command = [sys.executable, "-I", "-S", "-c", boot, _PACKAGE_PARENT, str(self._root), self._prefix]
-        command += self._kind.arguments
+        command = [*_python(self._kind.fork_server), str(self._root), self._prefix, *self._kind.arguments]
+        if self._kind.entry:
+            command = [*_python(self._kind.entry), *command]
         self._process = await anyio.open_process(command, stderr=None)
         return self
 

@@ -130,7 +130,7 @@ async def _run_into_limits(backend: ShimBackend, checks: list[ProbeCheck]) -> No
     checks.append(ProbeCheck("limits tried", not not_held, found, fix))
 
 
-_GROUPS = "mount the memory and pids control groups writable to have hard limits"
+_GROUPS = "have the memory and pids control groups writable (an ordinary user: delegated) for hard limits"
 _WEAK = {"disk": "Docker has no disk limit here: what is beyond it ends the processes, a quarter of a second late"}
 _REFUSALS = {"disk": "No space left", "processes": "temporarily unavailable"}
 """What a program says whom a limit stops that counts nothing, or is no longer hit when the command is over."""

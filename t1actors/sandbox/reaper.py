@@ -7,7 +7,8 @@ rest is for what nobody planned: a run's directory that was deleted under living
 Guarantees: a sandbox that lives is never touched, nor looked at in a way that renews its lease. It lives when a shim is
 found that holds its log, or when its socket answers; one whose directory was deleted can be reached by nobody, so no
 lease of it can be renewed, and it does not count. What is being made or taken apart is left alone: such shims must be
-found twice. Nothing of another directory is touched, nor what is no sandbox. Works where the directory is gone.
+found twice. Nothing of another directory is touched, nor what is no sandbox. Works where the directory is gone. Root may
+reap anybody's, an ordinary user its own.
 """
 
 from __future__ import annotations
@@ -58,10 +59,12 @@ def reap(root: Path, *, dry_run: bool = False) -> list[Leftover]:
     """What was found, with what became of it. ``root`` is the backend's directory, named as the backend was given it.
 
     Raises:
-        PermissionError: this needs root.
+        PermissionError: the directory is another user's, whose shims only root can see.
     """
-    if os.geteuid() != 0:
-        raise PermissionError(f"looking for what is left of sandboxes under {root} needs root")
+    if os.geteuid() != 0 and root.exists() and root.stat().st_uid != os.geteuid():
+        raise PermissionError(
+            errno.EPERM, "another user's sandboxes can only be looked after by that user or root", str(root)
+        )
     reaper = _Reaper(root.absolute(), dry_run=dry_run)
     return [*reaper.shims(), *reaper.mounts(), *reaper.directories(), *reaper.groups()]
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import stat
 
-from t1actors.sandbox.archive import OPAQUE_ATTRIBUTE, OPEN_DIRECTORY, Member, move, walk
+from t1actors.sandbox.archive import OPEN_DIRECTORY, Member, move, walk
 
 
-def unpack(archive: bytes | memoryview, directory_fd: int, *, overlay: bool = False) -> None:
+def unpack(archive: bytes | memoryview, directory_fd: int, *, overlay: str = "") -> None:
     """Lay the archive out over what is in the open directory, owned by the caller's file-system user.
 
     Nobody else may change the tree meanwhile. An entry replaces what has its name, except that directories merge (an
-    opaque one empties first). A whiteout deletes; with ``overlay`` (the directory is an overlay's upper layer) it also
-    leaves the overlay's own mark. Raises ``ArchiveError`` (bytes) or ``OSError`` (for example, no space left).
+    opaque one empties first). A whiteout deletes; with ``overlay`` (the directory is an overlay's upper layer, which marks
+    opaque directories with that attribute) both also leave the overlay's own marks. Raises ``ArchiveError`` (bytes) or
+    ``OSError`` (for example, no space left).
     """
     for _ in walk(archive):  # all of it is checked before anything is touched
         pass
@@ -44,7 +45,7 @@ def unpack(archive: bytes | memoryview, directory_fd: int, *, overlay: bool = Fa
         os.close(current)
 
 
-def _enter(current: int, member: Member, *, overlay: bool) -> int:
+def _enter(current: int, member: Member, *, overlay: str) -> int:
     opaque = member.kind == "O"
     try:
         existing = stat.S_ISDIR(os.stat(member.name, dir_fd=current, follow_symlinks=False).st_mode)
@@ -55,11 +56,11 @@ def _enter(current: int, member: Member, *, overlay: bool) -> int:
         os.mkdir(member.name, 0o700, dir_fd=current)
     current = move(current, member.name)
     if opaque and overlay:
-        os.setxattr(current, OPAQUE_ATTRIBUTE, b"y")
+        os.setxattr(current, overlay, b"y")
     return current
 
 
-def _make(current: int, member: Member, *, overlay: bool) -> None:
+def _make(current: int, member: Member, *, overlay: str) -> None:
     if member.kind == "L":
         os.symlink(member.target, member.name, dir_fd=current)
     elif member.kind == "F":

@@ -29,7 +29,7 @@ from t1actors.sandbox.interface import HOST, Layer, Limits, RunRequest, SandboxB
 from t1actors.sandbox.standing import tree_left_at
 from t1actors.tasks.layers import environment_layers, tests_layer
 from t1actors.tasks.task import Task, TaskError
-from t1actors.verify.command import NO_TOOLS, closed, has_grader, tests_command, uses_pytest
+from t1actors.verify.command import NO_TOOLS, closed, has_grader, subject_in, tests_command, uses_pytest
 from t1actors.verify.evidence import gather
 from t1actors.verify.judge import judge
 from t1actors.verify.toolbox import ToolLayer
@@ -105,13 +105,16 @@ async def grade(
             if given is not None and own_root and not await has_grader(backend, key):
                 given, run.tool_layer_digest = None, ""
                 warnings.append(NO_TOOLS)
-            command = tests_command(
-                task, tools=given is not None, subject=task.grading.subject == "user", image=base != HOST
-            )
+            subject, separation = subject_in(run.isolation)
+            if task.grading.subject != "user":
+                subject, separation = "", ()
+            command = tests_command(task, tools=given is not None, subject=subject, image=base != HOST)
             request = RunRequest(key=f"{key}/tests", command=command, limit_s=limit_s)
             verdict = await _run_tests(task, key, backend, run, request)
-            if given is not None and task.grading.subject == "grader":
-                warnings.append("programs that tests start run as the grader's user: task.toml says so")
+            if given is not None:
+                warnings += separation
+                if task.grading.subject == "grader":
+                    warnings.append("programs that tests start run as the grader's user: task.toml says so")
             verdict = replace(verdict, warnings=(*verdict.warnings, *warnings))
             if digest_of(tests_layer(task).archive) != run.tests_digest or _tools_digest(base) != tools_digest:
                 verdict = Verdict("infra", detail="the tests or the tools changed on the host during grading")

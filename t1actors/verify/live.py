@@ -126,7 +126,7 @@ async def _run(
     for number, step in enumerate(steps):
         if (said := await command(f"in{number}", f"export PATH={PLAIN_PATH}; {step}")) is not None:
             raise _Refused(f"the tests could not be put into the agent's sandbox: {said}")
-    tests = tests_command(task, tools=len(layers) > 1, subject=False, image=False)
+    tests = tests_command(task, tools=len(layers) > 1, subject="", image=False)
     request = RunRequest(key=f"{key}/tests", command=f"cd {task.workdir}; {tests}", limit_s=limit_s)
     evidence = await gather(backend, sandbox, await backend.run(sandbox, request))
     await command("out", f"rm -rf {TESTS} {TOOLS} {SCRATCH}")  # reports stay: asked again, the same evidence is there

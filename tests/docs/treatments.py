@@ -27,7 +27,7 @@ class Treatment:
 TREATMENTS = (
     Treatment(r"t1 report\b", "slow", "draws all pictures; tests/observe draws those of a small run"),
     Treatment(r"t1 log tail -f ", "parse", "follows; tests/cli/test_log_tools.py runs it"),
-    Treatment(r"t1 sandbox\b", "parse", "needs root; tests/cli/test_sandbox_reap.py runs it"),
+    Treatment(r"t1 sandbox\b", "parse", "removes things; tests/cli/test_sandbox_reap.py runs it"),
     Treatment(r"t1 (log|runs|config|doctor|task|replay)\b", "run"),
     Treatment(r"t1 image (list|prune)\b", "run"),
     Treatment(r"t1 image\b", "parse", "needs an archive or a registry; tests/cli/test_image_commands.py runs them"),

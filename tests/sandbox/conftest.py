@@ -26,6 +26,8 @@ class Live:
         self.root = root
         self.daemon = daemon
         self.kind = "docker" if daemon else "namespaces"
+        self.leaves_outside = {"container"} if daemon else {"control group"}
+        """What a shim that was killed leaves, beside its directory."""
         self.prefix = f"t1-{hashlib.sha256(os.fsencode(root)).hexdigest()[:10]}-"
 
     def backend(self, name="test", *, use_cgroups=True):
@@ -72,6 +74,10 @@ class Live:
     def make_backend(self, *, use_cgroups):
         return self.backend(use_cgroups=use_cgroups)
 
+    def call(self, body):
+        """``body()`` as who owns the sandboxes."""
+        return body()
+
     def processes(self):
         """What runs for this root: shims, inits, attendants, and all that is in their control groups."""
         found = []
@@ -81,7 +87,7 @@ class Live:
                 continue
             try:
                 ours = os.fsencode(self.root) in (entry / "cmdline").read_bytes().split(b"\0")
-                inside = any(group in (entry / "cgroup").read_text() for group in groups)
+                inside = self.is_inside(entry, groups)
                 name = (entry / "comm").read_text().strip()
                 zombie = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
             except OSError:
@@ -89,6 +95,9 @@ class Live:
             if (ours or inside) and not zombie:
                 found.append((int(entry.name), name))
         return found
+
+    def is_inside(self, entry, groups):
+        return any(group in (entry / "cgroup").read_text() for group in groups)
 
     def mounts(self):
         found = set()
@@ -121,6 +130,27 @@ class Live:
                 return
             time.sleep(0.02)
         assert not any(left.values()), left
+
+
+class LiveAsAUser(Live):
+    """The backend is an ordinary user's, and so is the test's body: both run in a child of the test."""
+
+    def __init__(self, user):
+        super().__init__(user.directory / "sandboxes")
+        self.user = user
+        self.leaves_outside = set()
+
+    def __call__(self, body, **options):
+        # Without control groups, unless somebody gave the user one.
+        return self.user.run(lambda: super(LiveAsAUser, self).__call__(body, **options))
+
+    def call(self, body):
+        return self.user.run(body)
+
+    def is_inside(self, entry, groups):
+        """All that the user's ids run, but for the test itself."""
+        status = dict(line.split(":\t", 1) for line in (entry / "status").read_text().splitlines())
+        return self.user.has(int(status["Uid"].split()[0])) and int(entry.name) != os.getpid()
 
 
 @pytest.fixture(params=["namespaces", "docker"])

@@ -33,5 +33,5 @@ anyio.run(main, backend="trio")
 def start_and_kill_a_pool(live, lease_s):
     """Five sandboxes, made by a process that is gone: ``s0.t0`` to ``s0.t4``."""
     daemon = [live.daemon.socket, live.daemon.image] if live.daemon else []
-    code = subprocess.run([sys.executable, "-c", POOL, str(live.root), str(lease_s), *daemon], timeout=60).returncode
-    assert code == -signal.SIGKILL
+    command = [sys.executable, "-c", POOL, str(live.root), str(lease_s), *daemon]
+    assert live.call(lambda: subprocess.run(command, timeout=60).returncode) == -signal.SIGKILL

@@ -84,40 +84,42 @@ def test_canaries_in_every_place_of_the_host_are_out_of_reach(live, tmp_path):
     assert "CONTENT b'/app/own'" in control.text
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "mount -t tmpfs none /mnt",
-        "mount --bind /app /mnt",
-        "mount -o remount,rw /usr",
-        "umount /proc",
-        "umount -l /usr",
-        "unshare -U true",
-        "unshare -m true",
-        "unshare -r true",
-        "chroot /nonexistent",
-        "rm -rf /dev/.t1",
-        "touch /dev/x",
-        "mknod /app/disk b 254 0",
-        "echo 1 >/proc/sys/vm/drop_caches",
-        "echo x >/proc/sys/kernel/core_pattern",
-        "echo b >/proc/sysrq-trigger",
-        "echo 5 >/proc/sys/user/max_user_namespaces",
-        "hostname other",
-        "ip link add dummy0 type dummy",
-        "cat /proc/kcore",
-        "cat /proc/1/environ",
-        "cat /proc/1/maps",
-        "ls /proc/1/root/",
-        "ls -l /proc/1/fd/",
-        "nsenter -t 1 -m true",
-        "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'",
-        "python3 -c 'import socket; socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)'",
-        "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
-        "python3 -c 'import socket; socket.create_connection((\"1.1.1.1\", 80), 2)'",
-        'python3 -c \'import os; os.kill(1, 0); os.pidfd_open(1); open("/proc/1/mem", "rb")\'',
-    ],
-)
+LEADS_OUT = [
+    "mount -t tmpfs none /mnt",
+    "mount --bind /app /mnt",
+    "mount -o remount,rw /usr",
+    "umount /proc",
+    "umount -l /usr",
+    "unshare -U true",
+    "unshare -m true",
+    "unshare -r true",
+    "chroot /nonexistent",
+    "rm -rf /dev/.t1",
+    "touch /dev/x",
+    "echo '' >/dev/.t1/c",
+    "su -s /bin/sh nobody -c 'echo id >/dev/.t1/in'",
+    "mknod /app/disk b 254 0",
+    "echo 1 >/proc/sys/vm/drop_caches",
+    "echo x >/proc/sys/kernel/core_pattern",
+    "echo b >/proc/sysrq-trigger",
+    "echo 5 >/proc/sys/user/max_user_namespaces",
+    "hostname other",
+    "ip link add dummy0 type dummy",
+    "cat /proc/kcore",
+    "cat /proc/1/environ",
+    "cat /proc/1/maps",
+    "ls /proc/1/root/",
+    "ls -l /proc/1/fd/",
+    "nsenter -t 1 -m true",
+    "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'",
+    "python3 -c 'import socket; socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)'",
+    "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
+    "python3 -c 'import socket; socket.create_connection((\"1.1.1.1\", 80), 2)'",
+    'python3 -c \'import os; os.kill(1, 0); os.pidfd_open(1); open("/proc/1/mem", "rb")\'',
+]
+
+
+@pytest.mark.parametrize("command", LEADS_OUT)
 def test_what_would_lead_out_is_refused(refusals, command):
     was_refused(refusals(command))
 
@@ -192,16 +194,21 @@ def test_what_a_trial_needs_works(refusals, command):
 
 
 def test_processes_inside_have_few_capabilities_no_new_privileges_and_a_filter(refusals):
-    result = refusals(
-        "cat /proc/self/status; ls /proc/self/fd | wc -w; cat /proc/self/uid_map; ls /proc | grep -c '^[0-9]'"
-    )
-    status = dict(line.split(":\t", 1) for line in result.text.splitlines() if ":\t" in line)
+    assert_confined(refusals(STATUS).text)
+
+
+STATUS = "cat /proc/self/status; ls /proc/self/fd | wc -w; cat /proc/self/uid_map; ls /proc | grep -c '^[0-9]'"
+
+
+def assert_confined(text):
+    """Of what ``STATUS`` says inside."""
+    status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
     docker = {0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31}
     for kind in ("CapPrm", "CapEff", "CapBnd"):
         assert {bit for bit in range(64) if int(status[kind], 16) >> bit & 1} <= docker
     assert (status["CapInh"].strip("0"), status["CapAmb"].strip("0")) == ("", "")
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
-    *_, descriptors, _, processes = result.text.splitlines()
+    *_, descriptors, _, processes = text.splitlines()
     assert int(descriptors) == 4  # input, output, errors, and the directory that ls reads
     assert int(processes) <= 10  # nothing of the host's process list
 
@@ -287,6 +294,14 @@ def test_processes_are_limited_over_all_users_and_the_trial_goes_on(live):
 
 def test_without_control_groups_an_rlimit_holds_the_number_of_processes(namespaces):
     start_too_many(namespaces, use_cgroups=False)
+
+
+def test_without_control_groups_processes_of_all_users_count_together(namespaces):
+    many = "i=0; while [ $i -lt 15 ]; do sleep 50 & i=$((i+1)); done"
+    each = [f"su -s /bin/sh {user} -c '{many}' 2>/dev/null" for user in ("nobody", "daemon", "bin")]
+    command = "; ".join([*each, "set -- /proc/[0-9]*; echo $#"])
+    result = one_command(namespaces, command, limits=Limits(processes=20), use_cgroups=False)
+    assert int(result.text) <= 21
 
 
 def start_too_many(live, *, use_cgroups):

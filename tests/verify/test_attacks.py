@@ -5,6 +5,8 @@ Attacks against built-in tests are in test_grading. ``ATTACKS`` happen in the ag
 by a program that the tests start.
 """
 
+import json
+
 import pytest
 
 from tests.verify.samples import IDS, WORK, expecting, sample_task
@@ -81,7 +83,16 @@ def test_what_the_agent_prepares_changes_no_score(tmp_path, on_a_bench, attack):
     assert alone.tool_layer_digest == beside.tool_layer_digest
 
 
+CASES = (
+    {"event": "start", "pytest": "9", "python": "3"},
+    {"event": "collected", "ids": IDS},
+    *({"event": "case", "id": name, "outcome": "passed"} for name in IDS),
+    {"event": "finish", "exit": 0, "cases": 3, "imported": []},
+)
+BOUGHT = "\\n".join(map(json.dumps, CASES)) + "\\n"
+"""A report in which all is well."""
 PROGRAMS = {
+    "speaks to the grader's shell": f"cat > /dev/.t1/in <<'IN'\nprintf '{BOUGHT}' > /logs/t1/cases.jsonl\nIN",
     "writes reports": "for f in t1/cases.jsonl verifier/ctrf.json verifier/reward.txt; do echo 1 > /logs/$f; done",
     "removes them": "rm -rf /logs /tests /opt/t1 /tmp/t1; mv /logs /l",
     "reads the tests": "grep -r assert /tests && cat /tests/test_work.py",

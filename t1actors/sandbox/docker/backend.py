@@ -9,6 +9,7 @@ Needed: root, and a daemon on this host that stores layers by overlay2, for the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -45,6 +46,9 @@ class DockerBackend(ShimBackend):
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[DockerBackend]:
         """Raises ``SandboxUnavailable`` where no sandbox can be made for a reason that is known beforehand."""
+        if os.geteuid() != 0:
+            reason = f"user {os.geteuid()} is not root"
+            raise SandboxUnavailable("starting the fork server", reason, "Run as root of the host")
         async with self._daemon.running():
             await self._daemon.image_id(self._image)
             async with super().running():

@@ -21,7 +21,7 @@ import sys
 import time
 from typing import NamedTuple
 
-from t1actors.sandbox.archive import walk
+from t1actors.sandbox.archive import OPAQUE_ATTRIBUTE, walk
 from t1actors.sandbox.docker.attendant import Attended, in_child, run_attendant
 from t1actors.sandbox.docker.daemon import Daemon, DaemonFailed, container_name
 from t1actors.sandbox.docker.limits import ContainerLimits, takes_up
@@ -116,7 +116,9 @@ class Container:
         in_child(lambda: finish_mounts(self._pid_fd, place.upper, fixed))
         own_user = os.readlink(f"/proc/{place.pid}/ns/user") != os.readlink("/proc/self/ns/user")
         orders, reports, status = self._start_attendant(place, order, limits, own_user)
-        shell = Shell(f"{self._directory}/control", status, limits.disk_is_full, limits.counters, order.output_bytes)
+        root_uid = os.stat(place.upper).st_uid
+        control = f"{self._directory}/control"
+        shell = Shell(control, status, limits.disk_is_full, limits.counters, order.output_bytes, root_uid)
         made = Made(
             existed=False,
             base=f"{order.base if order.base != HOST else self._kind.image} {place.image_id}",
@@ -137,7 +139,7 @@ class Container:
                 "isolate_s": round(time.monotonic() - laid_out_s, 6),
             },
         )
-        return Built(made, os.stat(place.upper).st_uid, shell, orders, reports, self._attendant_pid, limits.exceeded)
+        return Built(made, root_uid, shell, orders, reports, self._attendant_pid, limits.exceeded)
 
     def kill_inside(self) -> None:
         """A pid namespace is gone when all in it are dead and waited for. The shells' parent is the attendant, so it is let
@@ -223,7 +225,7 @@ class Container:
                 os.close(directory)
             else:
                 with owned_as(place.upper):
-                    lay_out(layer.archive, directory, overlay=True)
+                    lay_out(layer.archive, directory, overlay=OPAQUE_ATTRIBUTE)
         os.close(make_like_below(place.upper, place.lowers, order.workdir))
         if takes_up(place.upper, order.disk_mb):
             raise SandboxRefused(f"the layers do not fit the disk of {order.disk_mb} MB; raise limits.disk_mb")

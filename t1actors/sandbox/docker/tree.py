@@ -86,7 +86,7 @@ def finish_mounts(pid_fd: int, upper: str, fixed: Sequence[tuple[str, bytes]]) -
         linux.mount("t1-layer", at, "tmpfs", flags=linux.MS_NOSUID | linux.MS_NODEV, options="mode=755")
         os.chown(at, owner.st_uid, owner.st_gid)
         with owned_as(at):
-            lay_out(archive, os.open(at, OPEN_DIRECTORY), overlay=False)
+            lay_out(archive, os.open(at, OPEN_DIRECTORY))
         linux.mount("none", at, flags=locked | linux.MS_NODEV, named=f"{at} (read-only)")
     linux.mount("none", "/dev", flags=locked, named="/dev (read-only)")
 

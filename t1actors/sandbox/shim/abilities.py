@@ -1,5 +1,8 @@
 """What this host lets a sandbox be made of, tried one by one in a child process each: namespaces, mounts, a filter, limits.
 
+Root of the host makes them as it is; an ordinary user, and root of a user namespace only, from a user namespace of its own
+(``outer``), so each part is tried from there.
+
     python3 -I -S t1actors/sandbox/shim/abilities.py
 
 Standard library only and quick, so that the set-up can refuse a host before it downloads anything, and ``t1 doctor`` can
@@ -24,9 +27,11 @@ from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.init import SHELL
 from t1actors.sandbox.shim.limits import find_controllers
 from t1actors.sandbox.shim.linux import StepFailed
+from t1actors.sandbox.shim.outer import Ids, enter, find_ids
+from t1actors.sandbox.shim.rootfs import need_attributes_of_users
 from t1actors.sandbox.shim.seccomp import build_program
+from t1actors.sandbox.shim.users import IDS, is_root_of_the_host
 
-ALL_USER_IDS = 0xFFFFFFFF
 _NAMESPACES = {
     "mount": linux.CLONE_NEWNS,
     "pid": linux.CLONE_NEWPID,
@@ -50,7 +55,7 @@ def abilities() -> list[Ability]:
     return [
         _user(),
         _tried("namespaces", f"{', '.join(_NAMESPACES)}, user", _make_namespaces),
-        _tried("mounts", "tmpfs, overlay, proc, device nodes", _make_mounts),
+        _tried("mounts", "tmpfs, overlay, proc, devices", _make_mounts),
         _tried("seccomp", f"a filter for {os.uname().machine}", _install_filter),
         _shell(),
     ]
@@ -65,12 +70,32 @@ def hard_limits() -> Ability:
 
 
 def _user() -> Ability:
-    if os.geteuid() != 0:
-        return Ability("root", False, f"user {os.geteuid()} is not root")
-    _, outside, count = Path("/proc/self/uid_map").read_text().split()[:3]
-    if int(count) < ALL_USER_IDS:
-        return Ability("root", False, f"root of a user namespace only: it is user {outside} outside")
-    return Ability("root", True, "root of the host")
+    if is_root_of_the_host():
+        return Ability("user", True, "root of the host")
+    ids, user = find_ids(), f"user {os.geteuid()}"
+    found = f"{user}, who has one id only: {ids.why_one}" if ids.why_one else f"{user}, {_counted(ids)} subordinate ids"
+    return _tried("user", found, _make_namespace_of_users)
+
+
+def separate_users() -> Ability:
+    """Whether sandboxes have users, and each its own; without, graders are separated from what they grade by less."""
+    if is_root_of_the_host():
+        return Ability("separate users", True, "a range of ids for each sandbox")
+    ids = find_ids()
+    if ids.why_one:
+        return Ability("separate users", False, f"one id only: {ids.why_one}")
+    ranges = sum(count for _, count in ids.uids) // IDS
+    found = f"{ranges} x {IDS:,} ids: {ranges - 1} sandboxes have ids of their own, the others share"
+    return Ability("separate users", ranges > 1, found)
+
+
+def _counted(ids: Ids) -> str:
+    return f"{sum(count for _, count in ids.uids):,}"
+
+
+def _make_namespace_of_users() -> None:
+    if not is_root_of_the_host():
+        enter(find_ids())
 
 
 def _shell() -> Ability:
@@ -101,6 +126,7 @@ def _tried(name: str, works: str, body: Callable[[], None]) -> Ability:
 
 
 def _make_namespaces() -> None:
+    _make_namespace_of_users()
     for name, flag in _NAMESPACES.items():
         linux.unshare(flag, f"{name} namespace")
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
@@ -112,18 +138,25 @@ def _make_namespaces() -> None:
 
 
 def _make_mounts() -> None:
+    privileged = is_root_of_the_host()
+    _make_namespace_of_users()
     linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWPID, "mount and pid namespaces")
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("t1-abilities", "/usr", "tmpfs", flags=linux.MS_NOSUID, options="size=1m", named="a directory")
     os.chdir("/usr")
     for name in ("lower", "upper", "work", "merged", "proc"):
         os.mkdir(name)
-    options = "lowerdir=lower,upperdir=upper,workdir=work"
+    options = "lowerdir=lower,upperdir=upper,workdir=work" + ("" if privileged else ",userxattr")
     linux.mount("t1-abilities", "merged", "overlay", options=options, named="a directory")
-    try:
-        os.mknod("null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    except OSError as error:
-        raise StepFailed("making device nodes", error.errno or 0) from error
+    if privileged:
+        try:
+            os.mknod("null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        except OSError as error:
+            raise StepFailed("making device nodes", error.errno or 0) from error
+    else:
+        need_attributes_of_users("work")
+        Path("null").touch()
+        linux.mount("/dev/null", "null", flags=linux.MS_BIND, named="/dev/null")
     pid = os.fork()
     if pid == 0:  # the first process of the pid namespace, whose /proc this is
         try:
@@ -143,7 +176,7 @@ def _install_filter() -> None:
 def main() -> int:
     """Print what was found as JSON; 0 when everything works."""
     found = abilities()
-    print(json.dumps([*found, hard_limits()]))
+    print(json.dumps([*found, separate_users(), hard_limits()]))
     return 0 if all(ability.works for ability in found) else 1
 
 

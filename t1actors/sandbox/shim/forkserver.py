@@ -30,20 +30,22 @@ from t1actors.sandbox.shim.rootfs import read_host_files
 from t1actors.sandbox.shim.sandbox import Namespaces, Prepared
 from t1actors.sandbox.shim.seccomp import build_program
 from t1actors.sandbox.shim.server import run_shim
+from t1actors.sandbox.shim.users import users_of_this_process
 from t1actors.sandbox.unpack import remove_tree
 
 _BACKLOG = 128
 
 
-def namespaces(root_directory: str, prefix: str, *, use_cgroups: bool) -> Kind:
-    """Prepared for this host. ``prefix`` begins the names of this root's control groups and of no other's.
+def namespaces(root_directory: str, prefix: str, limits: str, why_one_uid: str = "") -> Kind:
+    """Prepared for this host. ``prefix`` begins the names of this root's control groups and of no other's; ``limits`` is
+    "cgroups", or "rlimits" to do without; ``why_one_uid`` is for an ordinary user who has no more (``outer``).
 
     Raises:
         StepFailed: what this host lacks.
     """
     if not os.access(SHELL, os.X_OK):
         raise StepFailed(f"finding {SHELL}", errno.ENOENT)
-    controllers = find_controllers(f"{prefix}.probe-{os.getpid()}") if use_cgroups else Controllers(None, None)
+    controllers = find_controllers(f"{prefix}.probe-{os.getpid()}") if limits == "cgroups" else Controllers(None, None)
     return Namespaces(
         Prepared(
             root_directory=root_directory,
@@ -51,6 +53,7 @@ def namespaces(root_directory: str, prefix: str, *, use_cgroups: bool) -> Kind:
             host_files=read_host_files(),
             controllers=controllers,
             filter_program=build_program(deny_memfd=controllers.memory is None),
+            users=users_of_this_process(why_one_uid),
         )
     )
 
@@ -149,4 +152,4 @@ def _remove(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], lambda: namespaces(sys.argv[1], sys.argv[2], use_cgroups=sys.argv[3] == "cgroups"))
+    main(sys.argv[1], lambda: namespaces(*sys.argv[1:]))

@@ -1,9 +1,9 @@
 """The first process inside a sandbox: it completes the isolation, then starts shells, reaps, and kills when told.
 
-It is forked by the shim as host root into a new pid namespace. It makes the other namespaces, mounts and enters the root
-with host-root power, and only then moves into a user namespace of its own: so root inside owns neither the mount nor the
-network namespace, and no capability it has reaches them. Afterwards it holds nothing of the host: no descriptor but its
-two pipes to the shim, no readable memory, no privilege to gain.
+It is forked by the shim, which is root of the host or of an ordinary user's namespace (``outer``), into a new pid namespace.
+It makes the other namespaces, mounts and enters the root with that power, and only then moves into a user namespace of its
+own: so root inside owns neither the mount nor the network namespace, and no capability it has reaches them. Afterwards it
+holds nothing of the host: no descriptor but its two pipes to the shim, no readable memory, no privilege to gain.
 
 It speaks lines on two pipes. While it begins:  G the root is laid out; U the user namespace is made -> M it is mapped;
 R ready, or E and what failed. Then:  S start a shell -> P pid | E reason;  K kill everything else -> K;  a shell that ends
@@ -22,14 +22,14 @@ from typing import NamedTuple, NoReturn
 
 from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.limits import Guard
-from t1actors.sandbox.shim.linux import StepFailed
+from t1actors.sandbox.shim.linux import StepFailed, bind_read_only
 from t1actors.sandbox.shim.rootfs import Root, enter_root
+from t1actors.sandbox.shim.users import Claimed
 
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 STATUS_FD = 250
 """Where a shell reports that a command is done; closed for the commands themselves."""
 
-_IDS = 65_536
 # What root in the sandbox keeps: CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE,
 # SYS_CHROOT, SETFCAP: Docker's set without raw sockets, device nodes and the audit log.
 KEPT_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 31)
@@ -46,7 +46,7 @@ class Inside(NamedTuple):
 
     root: Root
     guard: Guard
-    first_uid: int
+    users: Claimed
     memory_mb: int
     workdir: str
     environment: dict[str, str]
@@ -54,11 +54,6 @@ class Inside(NamedTuple):
     orders_fd: int
     reports_fd: int
     status_fd: int
-
-
-def uid_map(first_uid: int) -> str:
-    """The line for /proc/PID/uid_map: root inside is ``first_uid`` outside."""
-    return f"0 {first_uid} {_IDS}"
 
 
 def run_init(inside: Inside) -> NoReturn:
@@ -82,6 +77,7 @@ def _report(inside: Inside, line: str) -> None:
 
 
 def _isolate(inside: Inside) -> None:
+    ids = inside.users.ids
     kept_fds = (inside.orders_fd, inside.reports_fd, inside.status_fd)
     linux.set_name("t1-init")
     # The shim's handler is not for here; as pid 1 a default means that nobody inside can end this with a signal.
@@ -102,23 +98,35 @@ def _isolate(inside: Inside) -> None:
     linux.unshare(linux.CLONE_NEWNS, "mount namespace")
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     shm_mb = max(1, min(64, inside.memory_mb // 2))
-    enter_root(inside.root, uid=inside.first_uid, shm_mb=shm_mb)
+    enter_root(inside.root, ids=ids, shm_mb=shm_mb)
     linux.close_all_but(kept_fds)
     os.umask(0o022)
+    settings = os.open("/proc/sys", os.O_PATH | os.O_DIRECTORY)
     _set_kernel_values(
+        settings,
         # The network namespace is not the sandbox root's own, so ports below 1024 and ping are opened this way.
         ("net/ipv4/ip_unprivileged_port_start", "0"),
-        ("net/ipv4/ping_group_range", "0 2147483647"),
+        ("net/ipv4/ping_group_range", f"{ids.first} {ids.first + ids.size - 1}"),
         ("kernel/shmall", str((inside.memory_mb << 20) // resource.getpagesize())),
     )
+    # Where root inside is the user outside, some of them would be its own to change. The descriptor still leads below.
+    bind_read_only("/proc/sys", settings, named="/proc/sys")
     limit_resources()
+    creator = inside.users.creator
+    if creator is not None:
+        inside.guard.limit_processes()
+        os.setgroups([])
+        os.setresgid(creator, creator, creator)
+        os.setresuid(creator, creator, creator)
     linux.unshare(linux.CLONE_NEWUSER, "user namespace")
+    if creator is None:
+        inside.guard.limit_processes()
     _report(inside, "U")
     _await(inside, b"M\n")
-    os.setgroups([])
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
-    _set_kernel_values(("user/max_user_namespaces", "0"))
+    _set_kernel_values(settings, ("user/max_user_namespaces", "0"))
+    os.close(settings)
     linux.keep_only_capabilities(KEPT_CAPABILITIES)
     linux.install_filter(inside.filter_program)
     linux.forbid_inspection()
@@ -140,10 +148,10 @@ def _await(inside: Inside, line: bytes) -> None:
         os._exit(1)
 
 
-def _set_kernel_values(*values: tuple[str, str]) -> None:
+def _set_kernel_values(settings: int, *values: tuple[str, str]) -> None:
     for name, value in values:
         try:
-            linux.write_file(f"/proc/sys/{name}", value)
+            linux.write_file(name, value, directory_fd=settings)
         except FileNotFoundError:
             continue  # a kernel built without that feature has nothing to set
         except OSError as error:

@@ -103,7 +103,10 @@ def _works(group: str, name: str, *, version: int) -> bool:
     limit_file = {"memory": "memory.limit_in_bytes" if version == 1 else "memory.max", "pids": "pids.max"}[name]
     try:
         os.mkdir(group)
-        writable = os.access(f"{group}/{limit_file}", os.W_OK) and os.access(f"{group}/cgroup.procs", os.W_OK)
+        files = [f"{group}/{limit_file}", f"{group}/cgroup.procs"]
+        if version == 2:  # to move a process into a group takes the right to move it within the one above
+            files.append(f"{os.path.dirname(group)}/cgroup.procs")
+        writable = all(os.access(file, os.W_OK) for file in files)
         os.rmdir(group)
     except OSError:
         return False
@@ -118,7 +121,8 @@ class Counters(NamedTuple):
 
 
 class Guard:
-    """The limits of one sandbox. Made by the shim, outside; ``enter`` is called by the first process inside."""
+    """The limits of one sandbox. Made by the shim, outside; ``enter`` and ``limit_processes`` are
+    called by the first process inside."""
 
     def __init__(self, controllers: Controllers, name: str, *, memory_mb: int, processes: int) -> None:
         self._memory_mb = memory_mb
@@ -169,8 +173,11 @@ class Guard:
         """Put the calling process, and all it will start, under the limits. Before it gives up root."""
         for group in self._groups:
             write_file(f"{group}/cgroup.procs", "0")
+
+    def limit_processes(self) -> None:
+        """Where no group does it. Set by a user that nobody else on the host is, it is also the limit of the user namespace
+        made next, so it holds over all users inside together; set there, over each of them."""
         if not self._limits_processes_itself:
-            # Also the limit of the user namespace made next, so it holds over all users inside together.
             resource.setrlimit(resource.RLIMIT_NPROC, (self._processes + 1, self._processes + 1))
 
     def counters(self) -> Counters:

@@ -285,9 +285,9 @@ def accept(listener_fd: int) -> int:
     return fd
 
 
-def write_file(path: str, text: str) -> None:
+def write_file(path: str, text: str, *, directory_fd: int | None = None) -> None:
     """One write to an existing file, as kernel files want it. Raises ``OSError``, which names the path."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory_fd)
     try:
         os.write(fd, text.encode())
     except OSError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from t1actors.sandbox.archive import OPAQUE_ATTRIBUTE
 from t1actors.sandbox.shim.shell import Shell
 from t1actors.sandbox.wire import Create, Made
 
@@ -20,7 +21,8 @@ class Built(NamedTuple):
     """A sandbox that is ready, with the pipes to the process that starts and kills shells (``shim.init`` has the lines).
 
     ``first_uid`` is what the sandbox's root is outside. ``exceeded`` names the limit that only looking finds to be exceeded
-    (memory, disk), or is empty; None where none has to be looked at.
+    (memory, disk), or is empty; None where none has to be looked at. ``opaque_attribute`` marks opaque directories in what
+    was written.
     """
 
     made: Made
@@ -30,6 +32,7 @@ class Built(NamedTuple):
     reports_fd: int
     init_pid: int
     exceeded: Callable[[], str] | None
+    opaque_attribute: str = OPAQUE_ATTRIBUTE
 
 
 class Machine(Protocol):

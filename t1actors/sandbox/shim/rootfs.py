@@ -6,7 +6,8 @@
            /usr and /etc/alternatives
 
 Guarantees: the host's / is never a lower layer; nothing of the host is reachable but /usr and /etc/alternatives
-(read-only, as a user that owns nothing there) and the files of /etc named here, which are copies; no mount follows a
+(read-only, as a user that owns nothing there), null, zero, full, random, urandom and tty of /dev where an ordinary user may
+make no devices, and the files of /etc named here, which are copies; no mount follows a
 link that a layer planted. All of it lives in the shim's private mount namespace and is gone with the shim.
 """
 
@@ -18,7 +19,7 @@ import stat
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from t1actors.sandbox.archive import OPEN_DIRECTORY
+from t1actors.sandbox.archive import OPAQUE_ATTRIBUTE, OPAQUE_ATTRIBUTE_OF_USERS, OPEN_DIRECTORY
 from t1actors.sandbox.errors import SandboxRefused
 from t1actors.sandbox.shim.layers import check_image, hold, make_places, make_workdir, mount_layers
 from t1actors.sandbox.shim.linux import (
@@ -26,7 +27,9 @@ from t1actors.sandbox.shim.linux import (
     MS_NODEV,
     MS_NOEXEC,
     MS_NOSUID,
+    MS_RDONLY,
     MS_REC,
+    MS_REMOUNT,
     MS_SLAVE,
     StepFailed,
     bind_read_only,
@@ -36,6 +39,7 @@ from t1actors.sandbox.shim.linux import (
     set_file_system_ids,
     unmount,
 )
+from t1actors.sandbox.shim.users import Range
 from t1actors.sandbox.unpack import remove_tree, unpack
 from t1actors.sandbox.wire import LayerBytes
 
@@ -76,7 +80,9 @@ _DIRECTORIES = (
     "app", "boot", "dev", "etc", "etc/alternatives", "etc/pam.d", "home", "logs", "logs/agent", "logs/verifier", "media",
     "mnt", "opt", "proc", "run", "run/lock", "srv", "sys", "usr", "var", "var/cache", "var/lib", "var/log", "var/spool",
 )  # fmt: skip
-_DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}
+_DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+_TERMINALS = 5
+"""The group tty."""
 _OWN_BASE_MB = 16  # skeleton, control files and one command at a time
 
 
@@ -151,9 +157,16 @@ def plan_root(own: str, host: HostFiles, layers: Sequence[LayerBytes], base: Bas
 
 
 def make_root(
-    root: Root, host: HostFiles, layers: Sequence[LayerBytes], *, uid: int, workdir: str, disk_mb: int
+    root: Root,
+    host: HostFiles,
+    layers: Sequence[LayerBytes],
+    *,
+    uid: int,
+    workdir: str,
+    disk_mb: int,
+    privileged: bool = True,
 ) -> None:
-    """Lay everything out. The caller is in a mount namespace of its own.
+    """Lay everything out. The caller is in a mount namespace of its own; not ``privileged``: as root of an ordinary user's.
 
     Raises:
         StepFailed: the step that the host refused.
@@ -177,7 +190,10 @@ def make_root(
     )
     os.mkdir("disk/upper", 0o755)
     os.mkdir("disk/work", 0o755)
-    _make_devices()
+    _make_devices(privileged=privileged)
+    if not privileged:
+        need_attributes_of_users("disk/work")
+    mark = opaque_attribute(privileged=privileged)
     for place in ("lower", "disk/upper", "layers"):
         os.chown(place, uid, uid)
     lowers = "lower"
@@ -195,16 +211,16 @@ def make_root(
         on_image = bool(base.layers) or not base.host
         over = [layer.at for layer in layers if layer.over_base or not layer.read_only]
         if on_image and over:
-            _mount_overlay(lowers)
+            _mount_overlay(lowers, privileged=privileged)
             make_places("merged", over, uid)
             unmount("merged")
         set_file_system_ids(uid, uid)
         for number, layer in enumerate(layers):
             if layer.read_only and not layer.over_base:
-                lay_out(layer.archive, make_directory("layers", str(number)), overlay=False)
+                lay_out(layer.archive, make_directory("layers", str(number)))
                 make_directory("disk/upper", layer.at)
             elif layer.archive:
-                lay_out(layer.archive, make_directory("disk/upper", layer.at), overlay=True)
+                lay_out(layer.archive, make_directory("disk/upper", layer.at), overlay=mark)
         if not on_image:
             make_directory("disk/upper", workdir)
     except OSError as error:
@@ -214,7 +230,7 @@ def make_root(
     finally:
         set_file_system_ids(0, 0)
     os.umask(previous_umask)
-    _mount_overlay(lowers)
+    _mount_overlay(lowers, privileged=privileged)
     if on_image:
         if not base.host:
             check_image("merged")
@@ -222,22 +238,41 @@ def make_root(
     os.chdir("/")
 
 
-def _mount_overlay(lowers: str) -> None:
+def opaque_attribute(*, privileged: bool) -> str:
+    """By which the upper layer marks opaque directories; only root of the host can have it out of everybody's reach, the
+    other one the overlay itself hides."""
+    return OPAQUE_ATTRIBUTE if privileged else OPAQUE_ATTRIBUTE_OF_USERS
+
+
+def need_attributes_of_users(place: str) -> None:
+    """An overlay that an ordinary user mounts keeps its marks in them. Raises ``StepFailed``."""
+    try:
+        os.setxattr(place, "user.t1actors", b"")
+    except OSError as error:
+        raise StepFailed("keeping attributes of users in a tmpfs (needs Linux 6.6)", error.errno or 0) from error
+
+
+def _mount_overlay(lowers: str, *, privileged: bool) -> None:
     # A directory that is renamed is copied, so that the upper layer says what it is without the ones below it.
-    options = f"lowerdir={lowers},upperdir=disk/upper,workdir=disk/work,redirect_dir=off,metacopy=off"
+    options = f"lowerdir={lowers},upperdir=disk/upper,workdir=disk/work"
+    options += ",redirect_dir=off,metacopy=off" if privileged else ",userxattr"  # which implies both
     mount("t1-root", "merged", "overlay", flags=MS_NOSUID | MS_NODEV, options=options)
 
 
-def _make_devices() -> None:
+def _make_devices(*, privileged: bool) -> None:
     os.mkdir("dev/pts", 0o755)
     os.mkdir("dev/shm", 0o1777)
     os.mkdir(CONTROL.lstrip("/"), 0o755)
-    try:
-        for name, minor in _DEVICES.items():
-            os.mknod(f"dev/{name}", stat.S_IFCHR | 0o666, os.makedev(1, minor))
-        os.mknod("dev/tty", stat.S_IFCHR | 0o666, os.makedev(5, 0))
-    except OSError as error:
-        raise StepFailed("making device nodes", error.errno or 0) from error
+    if privileged:
+        try:
+            for name, (major, minor) in _DEVICES.items():
+                os.mknod(f"dev/{name}", stat.S_IFCHR | 0o666, os.makedev(major, minor))
+        except OSError as error:
+            raise StepFailed("making device nodes", error.errno or 0) from error
+    else:
+        for name in _DEVICES:
+            os.close(os.open(f"dev/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+            mount(f"/dev/{name}", f"dev/{name}", flags=MS_BIND, named=f"/dev/{name}")
     links = (("pts/ptmx", "ptmx"), ("/proc/self/fd", "fd"), *((f"/proc/self/fd/{n}", s) for n, s in _STANDARD))
     for target, name in links:
         os.symlink(target, f"dev/{name}")
@@ -292,7 +327,7 @@ def make_directory(root: str, path: str) -> int:
     return current
 
 
-def lay_out(archive: bytes, directory_fd: int, *, overlay: bool) -> None:
+def lay_out(archive: bytes, directory_fd: int, *, overlay: str = "") -> None:
     """Unpack into the directory and close it."""
     try:
         unpack(archive, directory_fd, overlay=overlay)
@@ -300,7 +335,7 @@ def lay_out(archive: bytes, directory_fd: int, *, overlay: bool) -> None:
         os.close(directory_fd)
 
 
-def enter_root(root: Root, *, uid: int, shm_mb: int) -> None:
+def enter_root(root: Root, *, ids: Range, shm_mb: int) -> None:
     """Mount what belongs on the merged root and make it /. Called by the first process of the new pid namespace, in a
     mount namespace of its own that already has the other namespaces' views."""
     merged = os.open(root.merged, OPEN_DIRECTORY)
@@ -311,8 +346,10 @@ def enter_root(root: Root, *, uid: int, shm_mb: int) -> None:
     for at, source in root.read_only:
         bind_read_only(source, _place(merged, at), named=at)
     mount("proc", _place(merged, "proc"), "proc", flags=MS_NOSUID | MS_NODEV | MS_NOEXEC, named="/proc")
-    mount(f"{root.own}/dev", _place(merged, "dev"), flags=MS_BIND, named="/dev")
-    options = f"newinstance,ptmxmode=0666,mode=620,gid={uid + 5}"
+    mount(f"{root.own}/dev", _place(merged, "dev"), flags=MS_BIND | MS_REC, named="/dev")
+    mount("t1-own", f"{root.merged}/dev", flags=MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID, named="/dev (read-only)")
+    uid, terminals = ids.first, ids.first + (_TERMINALS if ids.size > _TERMINALS else 0)
+    options = f"newinstance,ptmxmode=0666,mode=620,gid={terminals}"
     mount("devpts", f"{root.merged}/dev/pts", "devpts", flags=MS_NOSUID | MS_NOEXEC, options=options)
     shm = f"size={shm_mb}m,nr_inodes=4096,mode=1777,uid={uid},gid={uid}"
     mount("t1-shm", f"{root.merged}/dev/shm", "tmpfs", flags=MS_NOSUID | MS_NODEV, options=shm)

@@ -14,18 +14,17 @@ import time
 from typing import NamedTuple
 
 from t1actors.sandbox.shim import linux
-from t1actors.sandbox.shim.init import NAMESPACES, Inside, run_init, uid_map
+from t1actors.sandbox.shim.init import NAMESPACES, Inside, run_init
 from t1actors.sandbox.shim.limits import Controllers, Guard, remove_group
 from t1actors.sandbox.shim.linux import StepFailed
 from t1actors.sandbox.shim.machine import REPORT_BYTES, Built
-from t1actors.sandbox.shim.rootfs import Base, HostFiles, Root, make_root, plan_root
+from t1actors.sandbox.shim.rootfs import Base, HostFiles, Root, make_root, opaque_attribute, plan_root
 from t1actors.sandbox.shim.shell import Shell
+from t1actors.sandbox.shim.users import Users
 from t1actors.sandbox.unpack import remove_tree
 from t1actors.sandbox.wire import Create, Made, split_layers
 
-_FIRST_UID = 0x10000000
-_UIDS = 65_536
-_UID_RANGES = 8192
+_WATCHED = "memory is only watched, a burst can overshoot"
 HOST_ENVIRONMENT = {"LC_ALL": "C"}
 """An image has a locale of its own, or none."""
 BASE_ENVIRONMENT = {
@@ -43,6 +42,7 @@ class Prepared(NamedTuple):
     host_files: HostFiles
     controllers: Controllers
     filter_program: bytes
+    users: Users
 
 
 class Namespaces:
@@ -93,7 +93,8 @@ class Sandbox:
         started_s = time.monotonic()
         prepared = self._prepared
         layers = split_layers(order, data)
-        first_uid = _claim_uids()
+        users = prepared.users.claim()
+        first_uid, privileged = users.ids.first, prepared.users.privileged
         guard = self._guard = Guard(
             prepared.controllers,
             prepared.group_prefix + self._name,
@@ -112,7 +113,7 @@ class Sandbox:
         inside = Inside(
             root=root,
             guard=guard,
-            first_uid=first_uid,
+            users=users,
             memory_mb=order.memory_mb,
             workdir=order.workdir,
             environment={**BASE_ENVIRONMENT, **own_environment, **dict(order.environment)},
@@ -131,12 +132,19 @@ class Sandbox:
                 os._exit(70)
         for fd in (their_orders, their_reports, their_status):
             os.close(fd)
-        make_root(root, prepared.host_files, layers, uid=first_uid, workdir=order.workdir, disk_mb=order.disk_mb)
+        make_root(
+            root,
+            prepared.host_files,
+            layers,
+            uid=first_uid,
+            workdir=order.workdir,
+            disk_mb=order.disk_mb,
+            privileged=privileged,
+        )
         laid_out_s = time.monotonic()
         agree(orders, reports, b"G\n", b"U\n")
-        mapping = uid_map(first_uid)
         for kind in ("uid_map", "gid_map"):
-            linux.write_file(f"/proc/{self._init_pid}/{kind}", mapping + "\n")
+            linux.write_file(f"/proc/{self._init_pid}/{kind}", users.mapping + "\n")
         agree(orders, reports, b"M\n", b"R\n")
         os.set_blocking(reports, False)
 
@@ -147,19 +155,26 @@ class Sandbox:
         def exceeded() -> str:
             return "memory" if guard.memory_exceeded(self._init_pid) else ""
 
-        shell = Shell(root.control, status, disk_is_full, guard.counters, order.output_bytes)
+        shell = Shell(root.control, status, disk_is_full, guard.counters, order.output_bytes, first_uid)
         ended_s = time.monotonic()
         made = Made(
             existed=False,
             base=order.base,
             namespaces=list(NAMESPACES),
-            uid_map=mapping,
+            uid_map=users.recorded,
             limits=[*guard.active, f"disk={order.disk_mb}MB tmpfs", f"output={order.output_bytes}B"],
-            warnings=["memory is only watched, a burst can overshoot"] if guard.watches_memory else [],
+            warnings=[*users.warnings, *([_WATCHED] if guard.watches_memory else [])],
             phases={"root_s": round(laid_out_s - started_s, 6), "isolate_s": round(ended_s - laid_out_s, 6)},
         )
         return Built(
-            made, first_uid, shell, orders, reports, self._init_pid, exceeded if guard.watches_memory else None
+            made,
+            first_uid,
+            shell,
+            orders,
+            reports,
+            self._init_pid,
+            exceeded if guard.watches_memory else None,
+            opaque_attribute(privileged=privileged),
         )
 
     def kill_inside(self) -> None:
@@ -193,13 +208,3 @@ def agree(orders_fd: int, reports_fd: int, say: bytes, expect: bytes) -> None:
         number, _, step = report[1:].decode().strip().partition(" ")
         raise StepFailed(step, int(number))
     raise StepFailed("starting the first process inside", errno.ECHILD)
-
-
-def _claim_uids() -> int:
-    """The first of a range of user ids that no other sandbox of this host has, as long as this process lives."""
-    start = os.getpid()
-    for offset in range(_UID_RANGES):
-        number = (start + offset) % _UID_RANGES
-        if linux.claim_name(f"t1actors-uids-{number}") is not None:
-            return _FIRST_UID + number * _UIDS
-    raise StepFailed(f"claiming user ids: all {_UID_RANGES} ranges are taken", errno.EADDRINUSE)

@@ -289,7 +289,10 @@ class Shim:
         try:
             everything = () in wanted
             archive = archive_of_fd(
-                upper, where=f"sandbox {self._name}", overlay=True, keep=None if everything else keep
+                upper,
+                where=f"sandbox {self._name}",
+                overlay=built.opaque_attribute,
+                keep=None if everything else keep,
             )
         except ArchiveError as error:
             self._answer(connection, Failed("ArchiveError", [str(error)]))

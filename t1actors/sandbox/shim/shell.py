@@ -1,7 +1,8 @@
 """The shell protocol: one command at a time in a persistent bash, without trusting its output for anything.
 
-In the sandbox's /dev/.t1, which only the shim can write:  ``in``, a pipe that bash reads as its script;  ``c``, the
-command, a file that its length delimits;  ``o``, this command's own output pipe. One line a command goes into ``in``:
+In the sandbox's /dev/.t1, where only the shim makes files:  ``in``, a pipe that bash reads as its script and no other user
+opens;  ``c``, the command, a file that its length delimits;  ``o``, this command's own output pipe. One line a command goes
+into ``in``:
 
     . c </dev/null >o 2>&1 250>&-; builtin echo NUMBER "$?" >&250
 
@@ -76,7 +77,7 @@ class _Command:
 
 class Shell:
     """The shim's side of the sandbox's shell. The owner polls ``fds()``, calls ``step()`` when one is ready or ``wake_s``
-    is due, hands on what init says, and sends init what ``to_init`` holds."""
+    is due, hands on what init says, and sends init what ``to_init`` holds. ``owner`` is what the shell's user is outside."""
 
     def __init__(
         self,
@@ -85,12 +86,14 @@ class Shell:
         disk_is_full: Callable[[], bool],
         counters: Callable[[], Counters],
         output_bytes: int,
+        owner: int,
     ) -> None:
         self._directory = os.open(control_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._status_fd = status_fd
         self._disk_is_full = disk_is_full
         self._count = counters
         self._output_bytes = output_bytes
+        self._owner = owner
         self._script_fd = -1
         self._pid = 0
         self._starting = False
@@ -118,7 +121,7 @@ class Shell:
         data = command.replace("\0", "").encode("utf-8", "replace")
         self._number += 1
         self._write_file("c", data)
-        self._make_pipe("o")
+        self._make_pipe("o", 0o666)
         output_fd = os.open("o", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._directory)
         self._command = _Command(self._number, output_fd, now_s, now_s + limit_s)
         self._command.restarted = self._lost
@@ -214,19 +217,21 @@ class Shell:
     def _start_shell(self) -> None:
         if self._script_fd >= 0:
             os.close(self._script_fd)
-        self._make_pipe("in")
+        # What is written here the shell does, with its own power: no other user inside may.
+        self._make_pipe("in", 0o600)
         # Open for both: it never blocks, and the shell sees no end of file between commands.
         self._script_fd = os.open("in", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._directory)
         os.write(self._script_fd, b"BASH_ARGV0=bash\n")
         self._starting = True
         self.to_init.append(b"S\n")
 
-    def _make_pipe(self, name: str) -> None:
+    def _make_pipe(self, name: str, mode: int) -> None:
         # A new pipe each time: whoever still has the old one can't reach this one's reader or writer.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._directory)
-        os.mkfifo(name, 0o666, dir_fd=self._directory)
-        os.chmod(name, 0o666, dir_fd=self._directory)
+        os.mkfifo(name, 0o600, dir_fd=self._directory)
+        os.chown(name, self._owner, self._owner, dir_fd=self._directory)
+        os.chmod(name, mode, dir_fd=self._directory)
 
     def _write_file(self, name: str, data: bytes) -> None:
         fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644, dir_fd=self._directory)

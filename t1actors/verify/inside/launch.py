@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 sys.path.insert(0, os.path.abspath(f"{os.path.dirname(__file__)}/../../.."))
 
-from t1actors.verify.inside.places import CASES, GRADED, NESTED, PROGRAMS, SCRATCH, SUBJECT, TESTS
+from t1actors.verify.inside.places import CASES, FENCED, GRADED, NESTED, OPENED, PROGRAMS, SCRATCH, SUBJECT, TESTS
 
 OWN_WITH_VALUE = ("-c", "--config-file", "--rootdir", "--confcutdir", "--basetemp", "-o", "--override-ini")
 OWN = ("--noconftest", "--cache-clear", "--lf", "--ff", "--last-failed", "--failed-first")
@@ -49,13 +49,16 @@ def main(given: Sequence[str]) -> int:
     import pytest
 
     from t1actors.verify.inside.cases import Cases
-    from t1actors.verify.inside.subject import separate
+    from t1actors.verify.inside.subject import fence, separate
 
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     file = os.open(CASES, flags, 0o644)
     os.makedirs(SCRATCH, mode=0o755, exist_ok=True)
     uid = os.environ.pop(SUBJECT, "")
-    if uid:
+    opened = bool(os.environ.pop(OPENED, ""))
+    if uid == FENCED:
+        fence(tests_readable=opened)
+    elif uid:
         separate(int(uid))
     graded = os.environ.pop(GRADED, "").split(":")
     conftest = any("conftest.py" in files for _, _, files in os.walk(TESTS))

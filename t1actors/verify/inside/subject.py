@@ -6,6 +6,9 @@ processes.
 its programs can use them. What would replace the grader's own program or start one around this (``os.exec*`` here,
 ``os.posix_spawn``) is refused.
 
+``fence()`` does the same where there is no other user: children are the grader's user behind a fence (``landlock``), which
+keeps reports, tests, the grader's processes and its files from them.
+
 It cannot help tests that import the agent's modules: those run in the grader's process.
 """
 
@@ -22,9 +25,12 @@ from typing import Any
 
 import pytest
 
-from t1actors.verify.inside.places import SCRATCH, SUBJECT_HOME
+from t1actors.verify.inside.landlock import Fence
+from t1actors.verify.inside.places import SCRATCH, SUBJECT_HOME, TESTS
 
 ROOT_HOME = "/root"
+OPEN_DIRECTORIES = ("/proc", "/tmp", "/var/tmp")
+"""Where every user may write, as far as the kernel lets it, beside what is in /dev."""
 _OOM = "/proc/self/oom_score_adj"
 
 
@@ -34,11 +40,25 @@ class SubjectRefused(RuntimeError):
 
 def separate(uid: int) -> None:
     """From here on what this process starts belongs to ``uid``. Cannot be taken back."""
+    _change_what_starts(uid, lambda: _become(uid), by_options=True)
+
+
+def fence(*, tests_readable: bool) -> None:
+    """From here on what this process starts is behind a fence. Cannot be taken back. Raises ``OSError`` without Landlock."""
+    closed = {"dev", "logs", "root", *(() if tests_readable else (TESTS.strip("/"),))}
+    devices = [entry.path for entry in os.scandir("/dev") if not (entry.name[0] == "." or entry.is_symlink())]
+    around = Fence(
+        read=[f"/{name}" for name in os.listdir("/") if name not in closed], write=[*OPEN_DIRECTORIES, *devices]
+    )
+    _change_what_starts(os.geteuid(), around.enter, by_options=False)
+
+
+def _change_what_starts(uid: int, change: Callable[[], None], *, by_options: bool) -> None:
     os.makedirs(SCRATCH, mode=0o755, exist_ok=True)
     os.makedirs(SUBJECT_HOME, mode=0o700, exist_ok=True)
     os.chown(SUBJECT_HOME, uid, uid)
-    os.register_at_fork(after_in_child=lambda: _become(uid))
-    _start_as(uid)
+    os.register_at_fork(after_in_child=change)
+    _start_as(uid, by_options=by_options)
     _give_temporary_files_to(uid)
     os.system = lambda command: _wait_status(subprocess.call(command, shell=True))
     grader = os.getpid()
@@ -56,13 +76,15 @@ def _become(uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def _start_as(uid: int) -> None:
+def _start_as(uid: int, *, by_options: bool) -> None:
     start = subprocess.Popen.__init__
 
     @wraps(start)
     def __init__(self: Any, args: Any, *rest: Any, **options: Any) -> None:
         names = subprocess.Popen.__init__.__wrapped__.__code__.co_varnames[2:]  # type: ignore[attr-defined]
         options.update(zip(names, rest, strict=False))
+        if not by_options:
+            options["preexec_fn"] = options.get("preexec_fn") or _nothing
         if options.get("preexec_fn") is None:  # else this process is forked as by os.fork, and the child changes itself
             options["user"], options["group"], options["extra_groups"] = uid, uid, []
         else:
@@ -73,6 +95,10 @@ def _start_as(uid: int) -> None:
             start(self, args, **options)
 
     subprocess.Popen.__init__ = __init__  # type: ignore[method-assign]
+
+
+def _nothing() -> None:
+    """Having one makes ``subprocess`` fork as ``os.fork`` does."""
 
 
 @contextlib.contextmanager
