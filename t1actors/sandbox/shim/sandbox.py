@@ -18,10 +18,11 @@ from t1actors.sandbox.shim.init import NAMESPACES, Inside, run_init, uid_map
 from t1actors.sandbox.shim.limits import Controllers, Guard, remove_group
 from t1actors.sandbox.shim.linux import StepFailed
 from t1actors.sandbox.shim.machine import REPORT_BYTES, Built
+from t1actors.sandbox.shim.network import RESOLV_CONF, Network, find_tool, start_network
 from t1actors.sandbox.shim.rootfs import Base, HostFiles, Root, make_root, plan_root
 from t1actors.sandbox.shim.shell import Shell
 from t1actors.sandbox.unpack import remove_tree
-from t1actors.sandbox.wire import Create, Made, split_layers
+from t1actors.sandbox.wire import NO_NETWORK, Create, Made, split_layers
 
 _FIRST_UID = 0x10000000
 _UIDS = 65_536
@@ -72,6 +73,7 @@ class Sandbox:
         self._guard: Guard | None = None
         self._root: Root | None = None
         self._init_pid = 0
+        self._network: Network | None = None
 
     @property
     def merged(self) -> str:
@@ -93,6 +95,9 @@ class Sandbox:
         started_s = time.monotonic()
         prepared = self._prepared
         layers = split_layers(order, data)
+        online = order.network != NO_NETWORK
+        if online:
+            find_tool()  # before anything is made
         first_uid = _claim_uids()
         guard = self._guard = Guard(
             prepared.controllers,
@@ -102,7 +107,7 @@ class Sandbox:
         )
         os.mkdir(f"{self._directory}/fs")
         base = Base(order.base_host, tuple(order.base_layers), tuple(order.base_holds))
-        root = self._root = plan_root(f"{self._directory}/fs", prepared.host_files, layers, base)
+        root = self._root = plan_root(f"{self._directory}/fs", prepared.host_files, layers, base, network=online)
         own_environment = HOST_ENVIRONMENT if base.host else {}
         their_orders, orders = os.pipe2(os.O_CLOEXEC)
         reports, their_reports = os.pipe2(os.O_CLOEXEC)
@@ -131,9 +136,19 @@ class Sandbox:
                 os._exit(70)
         for fd in (their_orders, their_reports, their_status):
             os.close(fd)
-        make_root(root, prepared.host_files, layers, uid=first_uid, workdir=order.workdir, disk_mb=order.disk_mb)
+        make_root(
+            root,
+            prepared.host_files,
+            layers,
+            uid=first_uid,
+            workdir=order.workdir,
+            disk_mb=order.disk_mb,
+            resolv_conf=RESOLV_CONF if online else "",
+        )
         laid_out_s = time.monotonic()
         agree(orders, reports, b"G\n", b"U\n")
+        if online:
+            self._network = start_network(self._init_pid, order.refused)
         mapping = uid_map(first_uid)
         for kind in ("uid_map", "gid_map"):
             linux.write_file(f"/proc/{self._init_pid}/{kind}", mapping + "\n")
@@ -156,10 +171,18 @@ class Sandbox:
             uid_map=mapping,
             limits=[*guard.active, f"disk={order.disk_mb}MB tmpfs", f"output={order.output_bytes}B"],
             warnings=["memory is only watched, a burst can overshoot"] if guard.watches_memory else [],
+            network=self._network.active if self._network else NO_NETWORK,
             phases={"root_s": round(laid_out_s - started_s, 6), "isolate_s": round(ended_s - laid_out_s, 6)},
         )
         return Built(
-            made, first_uid, shell, orders, reports, self._init_pid, exceeded if guard.watches_memory else None
+            made,
+            first_uid,
+            shell,
+            orders,
+            reports,
+            self._init_pid,
+            exceeded if guard.watches_memory else None,
+            self._network.pid_fd if self._network else None,
         )
 
     def kill_inside(self) -> None:
@@ -169,6 +192,9 @@ class Sandbox:
                 os.kill(self._init_pid, signal.SIGKILL)
                 os.waitpid(self._init_pid, 0)  # returns only after the whole pid namespace is gone
             self._init_pid = 0
+        if self._network is not None:
+            self._network.stop()
+            self._network = None
 
     def remove(self) -> None:
         """Leave nothing behind."""
