@@ -13,18 +13,20 @@ from cyclopts import Parameter
 from t1actors.cli.errors import CommandFailed, WrongUsage
 from t1actors.cli.numbers import Whole, at_least
 from t1actors.cli.progress import Progress
-from t1actors.config import SandboxConfig
+from t1actors.config import REFUSED_ADDRESSES, SandboxConfig, fault_of_block
 from t1actors.images.build import build_task
 from t1actors.images.image import short
 from t1actors.images.prune import prune as prune_store
 from t1actors.images.sources import Progress as ImportProgress
 from t1actors.images.sources import import_source
+from t1actors.images.steps import BuildNetwork
 from t1actors.images.store import ImageStore
 from t1actors.observe.quantities import size
 from t1actors.tasks.reader import read_task
 
 REGISTRY = "docker://"
 Store = Annotated[Path, Parameter(help="The store's directory; `sandbox.images` of a run's configuration.")]
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 STORE = Path(SandboxConfig().images)
 
 
@@ -35,20 +37,26 @@ def build(
     host_base: Annotated[
         bool, Parameter(help="Let the host's own /usr stand in for the images that it is built from.", negative="")
     ] = False,
+    network: Annotated[bool, Parameter(help="Let RUN instructions have a network.", negative="")] = False,
+    refuse: Annotated[
+        str, Parameter(help="What the network does not reach: IPv4 blocks, and `host` for this host's own addresses.")
+    ] = ",".join(REFUSED_ADDRESSES),
+    proxy: Annotated[str, Parameter(help="A proxy for HTTP and HTTPS that RUN instructions are told of.")] = "",
     store: Store = STORE,
 ) -> None:
     """Build a task's environment into an image, as a run does by itself.
 
-    Every RUN is kept as a layer: what did not change is not run again. Builds have no network.
+    Every RUN is kept as a layer: what did not change is not run again, with a network or without.
 
     Example: `t1 image build my-tasks/one`
     """
+    allowed = _build_network(network, refuse, proxy)
     images = _store(store)
     task = read_task(task_dir.absolute())
 
     async def run() -> None:
         with Progress("build") as progress:
-            built = await build_task(images, task, host_base=host_base, progress=progress)
+            built = await build_task(images, task, host_base=host_base, network=allowed, progress=progress)
         if name:
             images.set_name(name, built.digest, source=f"task {task.name}")
         print(
@@ -56,6 +64,16 @@ def build(
         )
 
     anyio.run(run, backend="trio")
+
+
+def _build_network(on: bool, refuse: str, proxy: str) -> BuildNetwork:
+    blocks = tuple(block.strip() for block in refuse.split(",") if block.strip())
+    for block in blocks:
+        if fault := fault_of_block(block):
+            raise WrongUsage(f"--refuse: {fault}")
+    if proxy and not on:
+        raise WrongUsage("--proxy: give --network, too, or RUN instructions cannot reach it")
+    return BuildNetwork(on, blocks, tuple((name, proxy) for name in PROXY_VARIABLES if proxy))
 
 
 def import_(
@@ -104,7 +122,8 @@ def list_(*, store: Store = STORE) -> None:
         used = datetime.datetime.fromtimestamp(listed.used_s).strftime("%Y-%m-%d %H:%M")
         names = ", ".join(named.name for named in listed.names) or "-"
         stands_in = f"  on this host's /usr instead of {listed.image.t1_stands_in_for}" if listed.image.on_host else ""
-        print(f"{short(listed.digest)}  {size(listed.size_bytes):>8}  {used}  {names}{stands_in}")
+        network = "  built with a network: building it again may give another" if listed.network else ""
+        print(f"{short(listed.digest)}  {size(listed.size_bytes):>8}  {used}  {names}{stands_in}{network}")
     print(f"{len(found)} images in {images.root}")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from t1actors.images.build import BuildLimits, Built, build, missing_images
 from t1actors.images.errors import BuildFailed, ImageMissing
+from t1actors.images.steps import NO_NETWORK, BuildNetwork
 from t1actors.images.store import ImageStore
 from t1actors.images.tree import Tree
 from t1actors.tasks.dockerfile import parse
@@ -33,10 +34,16 @@ class Builder:
         target.chmod(mode)
 
     def __call__(
-        self, text: str, *, limits: BuildLimits = LIMITS, host_base: bool = False, loop: str = "trio"
+        self,
+        text: str,
+        *,
+        limits: BuildLimits = LIMITS,
+        host_base: bool = False,
+        loop: str = "trio",
+        network: BuildNetwork = NO_NETWORK,
     ) -> Built:
         recipe = parse(text, "Dockerfile")
-        work = partial(build, self.store, recipe, self.directory, limits=limits, host_base=host_base)
+        work = partial(build, self.store, recipe, self.directory, limits=limits, host_base=host_base, network=network)
         return anyio.run(work, backend=loop)
 
     def tree(self, built: Built) -> Tree:
