@@ -267,7 +267,7 @@ def test_a_command_that_fails_is_the_tasks_fault_with_its_line_and_its_output(bu
 
 
 def test_a_command_that_wants_a_network_says_that_there_is_none(builder: Builder) -> None:
-    with pytest.raises(BuildFailed, match=r"builds have none here.*\n.*Network is unreachable"):
+    with pytest.raises(BuildFailed, match=r"this build has none: allow one.*\n.*Network is unreachable"):
         builder('FROM little:1\nRUN ["bash", "-c", "echo > /dev/tcp/93.184.215.14/80"]\n')
 
 
