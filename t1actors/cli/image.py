@@ -15,6 +15,7 @@ from t1actors.cli.numbers import Whole, at_least
 from t1actors.cli.progress import Progress
 from t1actors.config import REFUSED_ADDRESSES, SandboxConfig, fault_of_block
 from t1actors.images.build import build_task
+from t1actors.images.credentials import Logins
 from t1actors.images.image import short
 from t1actors.images.prune import prune as prune_store
 from t1actors.images.sources import Progress as ImportProgress
@@ -84,6 +85,12 @@ def import_(
     *,
     tag: Annotated[str, Parameter(help="Which image, where the source holds several.")] = "",
     max_gb: Annotated[Whole, Parameter(help="The most that one layer may unpack to.")] = 20,
+    auth_file: Annotated[
+        Path | None,
+        Parameter(
+            help="Logins of registries, as `docker login` writes them; else ~/.docker/config.json, if it is there."
+        ),
+    ] = None,
     store: Store = STORE,
 ) -> None:
     """Import an image under a name. Everything in it is checked against its digests.
@@ -96,19 +103,20 @@ def import_(
     images = _store(store, max_layer_bytes=max_gb << 30)
     with Progress("layers") as progress:
         if source.startswith(REGISTRY):
-            digest = _pull(images, source.removeprefix(REGISTRY), progress)
+            logins = Logins() if auth_file is None else Logins(auth_file, must_exist=True)
+            digest = _pull(images, source.removeprefix(REGISTRY), progress, logins)
         else:
             digest = import_source(images, Path(source), tag=tag, progress=progress)
     images.set_name(name, digest, source=source)
     print(f"{name}  {digest}")
 
 
-def _pull(images: ImageStore, reference: str, progress: ImportProgress) -> str:
+def _pull(images: ImageStore, reference: str, progress: ImportProgress, logins: Logins) -> str:
     try:
         from t1actors.images.registry import pull
     except ModuleNotFoundError as error:
         raise CommandFailed(f"pulling needs the package {error.name}: pip install 't1actors[images]'") from error
-    return pull(images, reference, progress=progress)
+    return pull(images, reference, progress=progress, logins=logins)
 
 
 def list_(*, store: Store = STORE) -> None:
