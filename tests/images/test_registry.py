@@ -96,7 +96,7 @@ def serve() -> Generator[object]:
 
     def start(layout: Layout | None = None, **options) -> Registry:
         registry = Registry(layout or oci_layout(LAYERS, CONFIG), **options)
-        threading.Thread(target=registry.server.serve_forever, daemon=True).start()
+        threading.Thread(target=registry.server.serve_forever, args=(0.02,), daemon=True).start()
         running.append(registry)
         return registry
 

@@ -69,7 +69,7 @@ def remote_host(folder: str) -> Iterator[None]:
 def server_at(address: str) -> Iterator[int]:
     """An HTTP server of this host at an address of it; its port."""
     server = ThreadingHTTPServer((address, 0), BaseHTTPRequestHandler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield server.server_address[1]
     finally:
