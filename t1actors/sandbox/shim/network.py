@@ -75,7 +75,7 @@ def find_tool() -> str:
         path = f"{directory}/{TOOL}"
         if os.access(path, os.X_OK):
             return path
-    raise StepFailed(f"finding {TOOL}, which gives a sandbox its network", errno.ENOENT, fix=FIX)
+    raise StepFailed("finding slirp4netns, which gives a sandbox its network", errno.ENOENT, fix=FIX)
 
 
 def start_network(pid: int, refused: Sequence[str]) -> Network:
@@ -122,7 +122,7 @@ def _start(tool: str, namespace: int, active: str) -> Network:
 
 class _Refused(StepFailed):
     def __init__(self, said: str) -> None:
-        super().__init__(f"starting {TOOL}", 0, fix=FIX)
+        super().__init__("starting slirp4netns", 0, fix=FIX)
         self.reason = said or "it ended, or was not ready in time, and said nothing"
 
 
