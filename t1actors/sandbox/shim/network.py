@@ -73,7 +73,7 @@ def find_tool() -> str:
     """Where slirp4netns is. Raises ``StepFailed``."""
     for directory in os.get_exec_path():
         path = f"{directory}/{TOOL}"
-        if os.access(path, os.X_OK):
+        if path.startswith("/") and os.access(path, os.X_OK):
             return path
     raise StepFailed("finding slirp4netns, which gives a sandbox its network", errno.ENOENT, fix=FIX)
 
