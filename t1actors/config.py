@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import ipaddress
 import math
 import tomllib
 import types
@@ -24,6 +25,10 @@ from typing import Any, Literal, cast
 
 import blake3
 
+REFUSED_ADDRESSES = (
+    "host", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16", "224.0.0.0/4",
+)  # fmt: skip
+"""The host's own, private, link-local (metadata services of clouds) and multicast addresses."""
 KernelsName = Literal["auto", "native", "padded"]
 
 
@@ -169,6 +174,14 @@ class SandboxConfig:
     """The directory of the image store (docs/images.md)."""
     """Let the allow-listed host root (with Docker, ``docker.image``) stand in for a task's ``FROM`` image. Opt-in, recorded
     in SandboxReady."""
+    network: Literal["none", "tasks"] = "none"
+    """``tasks``: the sandboxes of tasks that ask for a network have one; with ``none`` such tasks are left out. Never while
+    grading in a fresh root (docs/sandbox.md)."""
+    build_network: bool = False
+    """Let the RUN instructions of tasks' Dockerfiles have a network. What was built so is recorded, and not built again."""
+    refused_addresses: tuple[str, ...] = REFUSED_ADDRESSES
+    """What a network does not reach, in trials and builds: IPv4 blocks, and ``host`` for the host's own addresses. All else
+    that the host can reach can be reached."""
     docker: DockerConfig = field(default_factory=DockerConfig)
 
 
@@ -507,6 +520,8 @@ def _validate(config: Config) -> None:
         config.sandbox.node_max_live == 0 or config.sandbox.node_dir != "",
         f"sandbox.node_max_live = {config.sandbox.node_max_live}: needs sandbox.node_dir, the same in all runs here",
     )
+    for block in config.sandbox.refused_addresses:
+        need(not (fault := fault_of_block(block)), f"sandbox.refused_addresses: {fault}")
     need(
         0 <= t.gamma <= 1 and 0 <= t.lam <= 1, f"train.gamma = {t.gamma}, train.lam = {t.lam}: both must lie in [0, 1]"
     )
@@ -530,6 +545,17 @@ def _validate(config: Config) -> None:
         need(all(0 <= beta < 1 for beta in part.betas), f"train.{name}.betas = {part.betas}: both must lie in [0, 1)")
     need(t.actor.clip > 0, f"train.actor.clip = {t.actor.clip}: must be positive")
     need(t.critic.value_clip >= 0, f"train.critic.value_clip = {t.critic.value_clip}: must not be negative")
+
+
+def fault_of_block(block: str) -> str:
+    """Why a sandbox's network cannot be told to refuse these addresses; empty: it can."""
+    if block == "host":
+        return ""
+    try:
+        ipaddress.IPv4Network(block)
+    except ValueError as error:
+        return f"{block!r} is no block of IPv4 addresses ({error}); write 10.0.0.0/8, or host for this host's own"
+    return "" if "/" in block else f"{block!r} has no length; write {block}/32"
 
 
 _LEAST: Mapping[str, int] = {

@@ -73,6 +73,8 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
     limits: tuple[str, ...] = ()
     base: str = ""
     warnings: tuple[str, ...] = ()
+    network: str = "none"
+    """``none``: only its own loopback device."""
 
 
 class OutputChunk(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,8 +14,9 @@ import anyio
 
 from t1actors.config import SandboxConfig
 from t1actors.images.build import build_task
+from t1actors.images.steps import BuildNetwork
 from t1actors.images.store import ImageStore
-from t1actors.sandbox.interface import HOST, Layer
+from t1actors.sandbox.interface import HOST, Layer, NetworkName
 from t1actors.tasks.layers import environment_layers
 from t1actors.tasks.task import Task, TaskError
 
@@ -27,6 +28,7 @@ class Start:
     base: str
     layers: tuple[Layer, ...]
     env: tuple[tuple[str, str], ...]
+    network: NetworkName = "none"
 
     @property
     def image(self) -> str:
@@ -55,6 +57,17 @@ def why_no_environment(task: Task, config: SandboxConfig) -> str:
     return ""
 
 
+def why_no_network(task: Task, config: SandboxConfig) -> str:
+    """Why the task has not the network that it asks for; empty: it asks for none, or has it."""
+    if task.network.agent == "hosts":
+        return "it asks for a network that reaches named hosts only (network_mode = allowlist), and none can be held to that"
+    if task.network.agent == "internet" and config.network == "none":
+        return "it asks for a network (network_mode or allow_internet): --set sandbox.network=tasks gives it one"
+    if task.network.verifier and (task.grading.mode == "fresh-root" or task.network.agent == "none"):
+        return "its verifier asks for a network (verifier.network_mode), and there is none while grading"
+    return ""
+
+
 class Environments:
     """See the module."""
 
@@ -71,18 +84,23 @@ class Environments:
         Raises:
             BuildFailed: the environment does not build, by the task's own doing.
             ImageMissing: it is built from an image that is not in the store.
-            TaskError: its files cannot be read, or the backend cannot have its environment.
+            TaskError: its files cannot be read, or the run does not give it its environment or network.
         """
-        if reason := why_no_environment(task, self._config):
+        if reason := why_no_environment(task, self._config) or why_no_network(task, self._config):
             raise TaskError(f"task {task.name}: {reason}")
         if self._host_base and not task.environment.takes_a_build:
-            return Start(HOST, environment_layers(task), task.environment.env)
-        return Start(image or await self._image(task), (), task.environment.env)
+            base, layers = HOST, environment_layers(task)
+        else:
+            base, layers = image or await self._image(task), ()
+        network = "none" if task.network.agent == "none" else "internet"
+        return Start(base, layers, task.environment.env, network)
 
     async def _image(self, task: Task) -> str:
         async with self._building[task.digest]:
             digest = self._built.get(task.digest)
             if digest is None or self._store.resolve(digest) is None:
-                built = await build_task(self._store, task, host_base=self._host_base)
+                config = self._config
+                network = BuildNetwork(on=config.build_network, refused_addresses=config.refused_addresses)
+                built = await build_task(self._store, task, host_base=self._host_base, network=network)
                 digest = self._built[task.digest] = built.digest
         return digest

@@ -305,6 +305,8 @@ class Pool:
             lease_s=self._config.sandbox.lease_s,
             layers=start.layers,
             base=start.base,
+            network=start.network,
+            refused_addresses=self._config.sandbox.refused_addresses,
         )
 
     async def _make_again(self, trial: str) -> None:

@@ -13,18 +13,21 @@ from cyclopts import Parameter
 from t1actors.cli.errors import CommandFailed, WrongUsage
 from t1actors.cli.numbers import Whole, at_least
 from t1actors.cli.progress import Progress
-from t1actors.config import SandboxConfig
+from t1actors.config import REFUSED_ADDRESSES, SandboxConfig, fault_of_block
 from t1actors.images.build import build_task
+from t1actors.images.credentials import Logins
 from t1actors.images.image import short
 from t1actors.images.prune import prune as prune_store
 from t1actors.images.sources import Progress as ImportProgress
 from t1actors.images.sources import import_source
+from t1actors.images.steps import BuildNetwork
 from t1actors.images.store import ImageStore
 from t1actors.observe.quantities import size
 from t1actors.tasks.reader import read_task
 
 REGISTRY = "docker://"
 Store = Annotated[Path, Parameter(help="The store's directory; `sandbox.images` of a run's configuration.")]
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 STORE = Path(SandboxConfig().images)
 
 
@@ -35,20 +38,26 @@ def build(
     host_base: Annotated[
         bool, Parameter(help="Let the host's own /usr stand in for the images that it is built from.", negative="")
     ] = False,
+    network: Annotated[bool, Parameter(help="Let RUN instructions have a network.", negative="")] = False,
+    refuse: Annotated[
+        str, Parameter(help="What the network does not reach: IPv4 blocks, and `host` for this host's own addresses.")
+    ] = ",".join(REFUSED_ADDRESSES),
+    proxy: Annotated[str, Parameter(help="A proxy for HTTP and HTTPS that RUN instructions are told of.")] = "",
     store: Store = STORE,
 ) -> None:
     """Build a task's environment into an image, as a run does by itself.
 
-    Every RUN is kept as a layer: what did not change is not run again. Builds have no network.
+    Every RUN is kept as a layer: what did not change is not run again, with a network or without.
 
     Example: `t1 image build my-tasks/one`
     """
+    allowed = _build_network(network, refuse, proxy)
     images = _store(store)
     task = read_task(task_dir.absolute())
 
     async def run() -> None:
         with Progress("build") as progress:
-            built = await build_task(images, task, host_base=host_base, progress=progress)
+            built = await build_task(images, task, host_base=host_base, network=allowed, progress=progress)
         if name:
             images.set_name(name, built.digest, source=f"task {task.name}")
         print(
@@ -56,6 +65,16 @@ def build(
         )
 
     anyio.run(run, backend="trio")
+
+
+def _build_network(on: bool, refuse: str, proxy: str) -> BuildNetwork:
+    blocks = tuple(block.strip() for block in refuse.split(",") if block.strip())
+    for block in blocks:
+        if fault := fault_of_block(block):
+            raise WrongUsage(f"--refuse: {fault}")
+    if proxy and not on:
+        raise WrongUsage("--proxy: give --network, too, or RUN instructions cannot reach it")
+    return BuildNetwork(on, blocks, tuple((name, proxy) for name in PROXY_VARIABLES if proxy))
 
 
 def import_(
@@ -66,6 +85,12 @@ def import_(
     *,
     tag: Annotated[str, Parameter(help="Which image, where the source holds several.")] = "",
     max_gb: Annotated[Whole, Parameter(help="The most that one layer may unpack to.")] = 20,
+    auth_file: Annotated[
+        Path | None,
+        Parameter(
+            help="Logins of registries, as `docker login` writes them; else ~/.docker/config.json, if it is there."
+        ),
+    ] = None,
     store: Store = STORE,
 ) -> None:
     """Import an image under a name. Everything in it is checked against its digests.
@@ -78,19 +103,20 @@ def import_(
     images = _store(store, max_layer_bytes=max_gb << 30)
     with Progress("layers") as progress:
         if source.startswith(REGISTRY):
-            digest = _pull(images, source.removeprefix(REGISTRY), progress)
+            logins = Logins() if auth_file is None else Logins(auth_file, must_exist=True)
+            digest = _pull(images, source.removeprefix(REGISTRY), progress, logins)
         else:
             digest = import_source(images, Path(source), tag=tag, progress=progress)
     images.set_name(name, digest, source=source)
     print(f"{name}  {digest}")
 
 
-def _pull(images: ImageStore, reference: str, progress: ImportProgress) -> str:
+def _pull(images: ImageStore, reference: str, progress: ImportProgress, logins: Logins) -> str:
     try:
         from t1actors.images.registry import pull
     except ModuleNotFoundError as error:
         raise CommandFailed(f"pulling needs the package {error.name}: pip install 't1actors[images]'") from error
-    return pull(images, reference, progress=progress)
+    return pull(images, reference, progress=progress, logins=logins)
 
 
 def list_(*, store: Store = STORE) -> None:
@@ -104,7 +130,8 @@ def list_(*, store: Store = STORE) -> None:
         used = datetime.datetime.fromtimestamp(listed.used_s).strftime("%Y-%m-%d %H:%M")
         names = ", ".join(named.name for named in listed.names) or "-"
         stands_in = f"  on this host's /usr instead of {listed.image.t1_stands_in_for}" if listed.image.on_host else ""
-        print(f"{short(listed.digest)}  {size(listed.size_bytes):>8}  {used}  {names}{stands_in}")
+        network = "  built with a network: building it again may give another" if listed.network else ""
+        print(f"{short(listed.digest)}  {size(listed.size_bytes):>8}  {used}  {names}{stands_in}{network}")
     print(f"{len(found)} images in {images.root}")
 
 

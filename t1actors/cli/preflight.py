@@ -9,11 +9,12 @@ Left to others: what a task must be (``tasks.reader``), whether machine and sand
 from __future__ import annotations
 
 import difflib
+import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from t1actors.actors.environments import image_store, why_no_environment
+from t1actors.actors.environments import image_store, why_no_environment, why_no_network
 from t1actors.actors.live_tests import why_not
 from t1actors.actors.schedule import Schedule
 from t1actors.cli.errors import CommandFailed
@@ -24,6 +25,7 @@ from t1actors.models.fit import ModelFacts, check_model
 from t1actors.models.folder import BUILTIN_PREFIX
 from t1actors.observe.quantities import size
 from t1actors.runtime.actor import Unrecoverable
+from t1actors.sandbox.shim.network import TOOL as NETWORK_TOOL
 from t1actors.tasks.choice import ChosenTask, LeftOutTask, TaskChoice, changed
 from t1actors.tasks.pools import BUILTIN, KINDS
 from t1actors.tasks.reader import read_task, task_digest, task_folders
@@ -186,8 +188,10 @@ def unmet_by_sandbox(task: Task, sandbox: SandboxConfig) -> list[str]:
             "stands in with --set sandbox.host_base=true"
             for image in missing_images(store, recipe)
         ]
-    if task.allow_internet:
-        found.append("it asks for a network (network_mode or allow_internet): sandboxes have none")
+    if reason := why_no_network(task, sandbox):
+        found.append(reason)
+    elif task.network.agent != "none" and shutil.which(NETWORK_TOOL) is None:
+        found.append(f"it asks for a network, which takes {NETWORK_TOOL}: apt-get install {NETWORK_TOOL}")
     for needed, key, have in (
         (task.memory_mb, "memory_mb", sandbox.memory_mb),
         (task.storage_mb, "disk_mb", sandbox.disk_mb),

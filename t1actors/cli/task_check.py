@@ -144,7 +144,7 @@ async def check_folder(
             start = await environments.of(task)
         except (BuildFailed, ImageMissing) as error:
             raise EnvironmentFailed(str(error)) from error
-        return Ground(start.layers, start.env, start.base)
+        return Ground(start.layers, start.env, start.base, start.network, sandbox.refused_addresses)
 
     record = await check_task(task, backend, key=key, runs=runs, limits=limits, ground_of=ground_of)
     if task_digest(folder) != task.digest:

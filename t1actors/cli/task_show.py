@@ -60,7 +60,7 @@ def facts(task: Task, record: CheckRecord | None, sandbox: SandboxConfig) -> dic
             "agent_s": task.agent_timeout_s,
             "verifier_s": task.verifier_timeout_s,
             "build_s": task.build_timeout_s,
-            "network": task.allow_internet,
+            "network": task.network.agent,
         },
         "solution": task.solution_dir is not None,
         "expected": list(known.expected),
@@ -117,7 +117,10 @@ def _limits(limits: dict[str, object]) -> str:
     named = {"cpus": "{} CPUs", "memory_mb": "{} MB of memory", "storage_mb": "{} MB of disk", "agent_s": "agent {:g} s",
              "verifier_s": "verifier {:g} s", "build_s": "build {:g} s"}  # fmt: skip
     said = [text.format(limits[key]) for key, text in named.items() if limits[key] is not None]
-    return ", ".join([*said, "asks for a network" if limits["network"] else "no network"])
+    return ", ".join([*said, _NETWORKS[str(limits["network"])]])
+
+
+_NETWORKS = {"none": "no network", "internet": "asks for a network", "hosts": "asks for a network to named hosts"}
 
 
 def _ids(ids: object, after: str) -> str:

@@ -1,9 +1,10 @@
 """Builds a task's Dockerfile into an image of the store, without a daemon.
 
-Guarantees: every RUN is one layer, made in a namespaces sandbox of its own on what the instructions before it gave (no
-network; the task's memory, disk and time), and kept under a key of that state, its command and its variables, so that it
-runs once; a COPY's layer is its own key. The same Dockerfile, files and layers give the same digest. A build that fails
-leaves no image. ``BuildFailed`` is the task's own doing; a host that makes no sandboxes raises ``SandboxUnavailable``.
+Guarantees: every RUN is one layer, made in a namespaces sandbox of its own on what the instructions before it gave (the
+task's memory, disk and time; a network only where the caller allows one, and the layer says so), and kept under a key of that
+state, its command and its variables, so that it runs once; a COPY's layer is its own key. The same Dockerfile, files and
+layers give the same digest. A build that fails leaves no image. ``BuildFailed`` is the task's own doing; a host that makes no
+sandboxes raises ``SandboxUnavailable``.
 
 Left to others: what the file says (``tasks.dockerfile``), where files go (``images.copy``), RUN (``images.steps``).
 """
@@ -30,7 +31,7 @@ from t1actors.images.errors import BuildFailed, ImageError, ImageMissing, ImageR
 from t1actors.images.ignore import Ignored
 from t1actors.images.image import Config, Image, RootFs, this_architecture
 from t1actors.images.sources import Progress, no_progress
-from t1actors.images.steps import Base, BuildLimits, Steps
+from t1actors.images.steps import NO_NETWORK, Base, BuildLimits, BuildNetwork, Steps
 from t1actors.images.store import ImageStore
 from t1actors.images.tree import Tree
 from t1actors.nursery import apart
@@ -91,8 +92,16 @@ def missing_images(store: ImageStore, recipe: Recipe) -> list[str]:
     return found
 
 
-async def build_task(store: ImageStore, task: Task, *, host_base: bool, progress: Progress | None = None) -> Built:
-    """The image of the task's environment. ``host_base``: the host's own /usr stands in for every image it is built from.
+async def build_task(
+    store: ImageStore,
+    task: Task,
+    *,
+    host_base: bool,
+    network: BuildNetwork = NO_NETWORK,
+    progress: Progress | None = None,
+) -> Built:
+    """The image of the task's environment. ``host_base``: the host's own /usr stands in for every image it is built from;
+    ``network``: what RUN has of one.
 
     Raises:
         BuildFailed: the task's own fault.
@@ -103,7 +112,9 @@ async def build_task(store: ImageStore, task: Task, *, host_base: bool, progress
     if recipe is None:
         raise TaskError(f"task {task.name}: nothing says how its environment is built")
     directory = task.path / "environment"
-    return await build(store, recipe, directory, limits=limits_of(task), host_base=host_base, progress=progress)
+    return await build(
+        store, recipe, directory, limits=limits_of(task), host_base=host_base, network=network, progress=progress
+    )
 
 
 async def build(
@@ -113,12 +124,14 @@ async def build(
     *,
     limits: BuildLimits,
     host_base: bool,
+    network: BuildNetwork = NO_NETWORK,
     progress: Progress | None = None,
 ) -> Built:
     """As ``build_task``, of any recipe; ``directory`` is where its COPYs find files."""
     with store.adding() as place:
         async with AsyncExitStack() as stack:
-            build = _Build(store, recipe, directory, place, limits, host_base, progress or no_progress, stack)
+            steps = Steps(place, limits, network, stack)
+            build = _Build(store, recipe, directory, place, steps, network, host_base, progress or no_progress)
             state = await build.stage(len(recipe.stages) - 1)
         config = Config(
             Env=tuple(f"{name}={value}" for name, value in state.env.items()),
@@ -149,10 +162,10 @@ class _Build:
         recipe: Recipe,
         directory: Path,
         place: Path,
-        limits: BuildLimits,
+        steps: Steps,
+        network: BuildNetwork,
         host_base: bool,
         progress: Progress,
-        stack: AsyncExitStack,
     ) -> None:
         self._store = store
         self._recipe = recipe
@@ -160,7 +173,8 @@ class _Build:
         self._place = place
         self._host_base = host_base
         self._progress = progress
-        self._steps = Steps(place, limits, stack)
+        self._steps = steps
+        self._network = network
         self._made: dict[int, _State] = {}
         self._total = sum(len(stage.instructions) for stage in recipe.stages)
         self.done = 0
@@ -302,12 +316,12 @@ class _Build:
             raise BuildFailed(f"{self._place_of(instruction)}: {error}", step=str(instruction)) from error
         return replace(state, layers=(*state.layers, layer)) if layer is not None else state
 
-    def _keep(self, file: Path, instruction: Instruction) -> str:
+    def _keep(self, file: Path, instruction: Instruction, *, network: bool = False) -> str:
         with file.open("rb") as stream:
             digest = f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
             if not self._store.has_layer(digest):
                 stream.seek(0)
-                self._store.add_layer(stream, where=self._place_of(instruction), expect=digest)
+                self._store.add_layer(stream, where=self._place_of(instruction), expect=digest, network=network)
         file.unlink()
         return digest
 
@@ -323,7 +337,7 @@ class _Build:
             place = self._place_of(instruction)
             file = await self._steps.run(argv, stage, known, place=place, step=str(instruction))
             try:
-                layer = await _in_thread(partial(self._keep, file, instruction))
+                layer = await _in_thread(partial(self._keep, file, instruction, network=self._network.on))
             except ImageRefused as error:
                 raise BuildFailed(f"{place}: {error}", step=str(instruction)) from error
             await _in_thread(partial(self._store.set_step, key, layer))

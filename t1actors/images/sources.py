@@ -6,11 +6,9 @@ as they are, nothing of them is written but layers that ``images.layer`` laid ou
 
 from __future__ import annotations
 
-import gzip
 import os
 import stat
 import tarfile
-import zlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import IO, Protocol, TypeVar
 
 import msgspec
 
+from t1actors.images.compression import plain
 from t1actors.images.errors import ImageRefused
 from t1actors.images.image import Config, Image, RootFs, check_digest, decode_image, digest_of, this_architecture
 from t1actors.images.layer import Measured
@@ -254,42 +253,6 @@ def checked(data: bytes, digest: str, where: str) -> bytes:
     if digest_of(data) != digest:
         raise ImageRefused(f"{where}: {digest} has bytes with the digest {digest_of(data)}; it was changed or damaged")
     return data
-
-
-@contextmanager
-def plain(stream: IO[bytes] | Measured, where: str) -> Generator[IO[bytes]]:
-    """The stream uncompressed. Raises ``ImageRefused`` for a compression that is not known."""
-    head = _Headed(stream)
-    begin = head.peek(6)
-    if begin[:4] == b"\x28\xb5\x2f\xfd":
-        raise ImageRefused(f"{where}: compressed with zstd, which is not supported; save the image with gzip")
-    if begin[:2] == b"\x1f\x8b":
-        try:
-            with gzip.GzipFile(fileobj=head) as tar:  # type: ignore[arg-type]
-                yield tar  # type: ignore[misc]
-        except (zlib.error, gzip.BadGzipFile, EOFError) as error:
-            raise ImageRefused(f"{where}: not a whole gzip file: {error}") from error
-    else:
-        yield head  # type: ignore[misc]
-
-
-class _Headed:
-    """A stream whose first bytes were looked at."""
-
-    def __init__(self, stream: IO[bytes] | Measured) -> None:
-        self._stream = stream
-        self._head = b""
-
-    def peek(self, size_bytes: int) -> bytes:
-        while len(self._head) < size_bytes and (data := self._stream.read(size_bytes - len(self._head))):
-            self._head += data
-        return self._head
-
-    def read(self, size_bytes: int = -1) -> bytes:
-        if not self._head:
-            return self._stream.read(size_bytes)
-        data, self._head = (self._head, b"") if size_bytes < 0 else (self._head[:size_bytes], self._head[size_bytes:])
-        return data + self._stream.read() if size_bytes < 0 else data
 
 
 # --- where files are --------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """RUN: one instruction of a build in a sandbox of its own, and what it wrote as a layer's tar.
 
-Guarantees: the command sees the stage, its variables and nothing else (no network); it has the task's memory, disk and what
-is left of its time; its sandbox is gone afterwards, however it ended. A command that fails, or hits a limit, raises
-``BuildFailed`` with the end of its output.
+Guarantees: the command sees the stage, its variables and nothing else (a network only where the build allows one); it has
+the task's memory, disk and what is left of its time; its sandbox is gone afterwards, however it ended. A command that fails,
+or hits a limit, raises ``BuildFailed`` with the end of its output.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import anyio
 
+from t1actors.config import REFUSED_ADDRESSES
 from t1actors.images.errors import BuildFailed
 from t1actors.sandbox.backend import NamespaceBackend
 from t1actors.sandbox.errors import ArchiveError, SandboxDied, SandboxRefused
@@ -34,6 +35,13 @@ _NO_NETWORK = re.compile(
 )
 
 
+_WITHOUT = (
+    "it seems to want a network, and this build has none: allow one (sandbox.build_network, or `t1 image build --network`), "
+    "or take an image that has what it downloads"
+)
+_REFUSED = "it seems not to have reached something: private addresses and this host's own are refused (docs/images.md)"
+
+
 @dataclass(frozen=True)
 class BuildLimits:
     """What all RUN instructions together may take in time, and each of them in memory and disk."""
@@ -41,6 +49,19 @@ class BuildLimits:
     deadline_s: float = 600.0
     memory_mb: int = 2048
     disk_mb: int = 4096
+
+
+@dataclass(frozen=True)
+class BuildNetwork:
+    """Whether commands have a network, and what that one refuses. ``variables`` name proxies: commands see them, and nothing
+    depends on them (Docker's predefined arguments)."""
+
+    on: bool = False
+    refused_addresses: tuple[str, ...] = REFUSED_ADDRESSES
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+NO_NETWORK = BuildNetwork()
 
 
 @dataclass(frozen=True)
@@ -56,9 +77,10 @@ class Steps:
     """Runs instructions of one build, whose time starts now. ``place`` is for its sandboxes and tars; ``stack`` ends what is
     opened."""
 
-    def __init__(self, place: Path, limits: BuildLimits, stack: AsyncExitStack) -> None:
+    def __init__(self, place: Path, limits: BuildLimits, network: BuildNetwork, stack: AsyncExitStack) -> None:
         self._place = place
         self._limits = limits
+        self._network = network
         self._stack = stack
         self._deadline_s = anyio.current_time() + limits.deadline_s
         self._stage = _StageAsImage()
@@ -82,12 +104,19 @@ class Steps:
             command_s=left_s,
         )
         key = f"step-{uuid.uuid4().hex}"
-        variables = tuple(env.items())
+        spec = SandboxSpec(
+            key=key,
+            workdir=base.workdir,
+            env=(*self._network.variables, *env.items()),
+            limits=limits,
+            lease_s=_LEASE_S,
+            base=_STAGE,
+            network="internet" if self._network.on else "none",
+            refused_addresses=self._network.refused_addresses,
+        )
         file = self._place / f"{key}.tar"
         try:
-            await backend.create(
-                SandboxSpec(key=key, workdir=base.workdir, env=variables, limits=limits, lease_s=_LEASE_S, base=_STAGE)
-            )
+            await backend.create(spec)
             result = await backend.run(key, RunRequest(key="run", command=shlex.join(argv), limit_s=left_s))
             self._check(result, place, step)
             await backend.commit(key, file, max_bytes=self._limits.disk_mb << 20)
@@ -124,9 +153,7 @@ class Steps:
         if "processes" in hit:
             reasons.append(f"hit its limit of {_PROCESSES} processes")
         if _NO_NETWORK.search(result.text):
-            reasons.append(
-                "it seems to want a network, and builds have none here: take an image that has what it downloads"
-            )
+            reasons.append(_REFUSED if self._network.on else _WITHOUT)
         said = result.text[-_SHOWN_CHARS:].rstrip()
         text = f"{place}: {'; '.join(reasons)}"
         raise BuildFailed(f"{text}\n{said}" if said else text, step=step, output=said)

@@ -46,6 +46,8 @@ class LayerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     size_bytes: int
     entries: int
+    network: bool = False
+    """A RUN with a network made it, so running it again may give another."""
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +66,8 @@ class Listed:
     image: Image
     names: tuple[Named, ...]
     size_bytes: int
+    network: bool
+    """Built with a network (``LayerInfo``)."""
     used_s: float
     """When it was last used, in seconds since 1970."""
 
@@ -93,8 +97,9 @@ class ImageStore:
             finally:
                 remove(place)
 
-    def add_layer(self, stream: IO[bytes], *, where: str, expect: str = "") -> str:
-        """Lay out an uncompressed layer tar and keep it; its digest. ``expect`` is the digest it must have.
+    def add_layer(self, stream: IO[bytes], *, where: str, expect: str = "", network: bool = False) -> str:
+        """Lay out an uncompressed layer tar and keep it; its digest. ``expect`` is the digest it must have, ``network`` as in
+        ``LayerInfo``.
 
         Raises ``ImageRefused``, ``StoreError``: there is no room, say.
         """
@@ -108,7 +113,7 @@ class ImageStore:
                 raise ImageRefused(
                     f"{where}: its bytes have the digest {unpacked.digest}, and the image says {expect}; it was changed"
                 )
-            info = LayerInfo(size_bytes=unpacked.size_bytes, entries=unpacked.entries)
+            info = LayerInfo(size_bytes=unpacked.size_bytes, entries=unpacked.entries, network=network)
             (place / "info.json").write_bytes(msgspec.json.encode(info))
             os.sync()  # thousands of files: one flush of all is cheaper than one of each
             os.mkdir(place / "done")
@@ -202,11 +207,14 @@ class ImageStore:
         """What a backend mounts (``sandbox.interface.BaseImages``); the image counts as used. Raises ``SandboxRefused``."""
         try:
             image = self.image(digest)
-        except (ImageMissing, StoreError) as error:
+            network = any(self.layer_info(layer).network for layer in image.layers)
+        except (ImageMissing, StoreError, OSError) as error:
             raise SandboxRefused(f"base {digest!r} is not known: {error}") from error
         _touch(self.image_file(digest), self._clock_s())
         layers = [str(self.layer_path(layer)) for layer in reversed(image.layers)]
         warnings = [f"the host's own /usr stands in for {image.t1_stands_in_for}"] if image.on_host else []
+        if network:
+            warnings.append("the image was built with a network: building it again may give another")
         if image.config.User not in ("", "0", "root"):
             warnings.append(f"the image is for user {image.config.User}; commands run as root")
         return BaseImage(
@@ -225,9 +233,10 @@ class ImageStore:
         for path in sorted((self.root / "images").glob("*.json")):
             digest = f"sha256:{path.stem}"
             image = self.image(digest)
-            size_bytes = sum(self.layer_info(layer).size_bytes for layer in image.layers)
+            layers = [self.layer_info(layer) for layer in image.layers]
             own = tuple(named for named in names if named.digest == digest)
-            found.append(Listed(digest, image, own, size_bytes, path.stat().st_mtime))
+            size_bytes, network = sum(layer.size_bytes for layer in layers), any(layer.network for layer in layers)
+            found.append(Listed(digest, image, own, size_bytes, network, path.stat().st_mtime))
         return found
 
     def names(self) -> list[Named]:

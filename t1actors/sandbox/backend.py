@@ -23,6 +23,7 @@ import anyio
 import anyio.abc
 from anyio import to_thread
 
+from t1actors.config import fault_of_block
 from t1actors.events import Isolation, OutputChunk
 from t1actors.nursery import apart
 from t1actors.sandbox import errors
@@ -43,7 +44,9 @@ from t1actors.sandbox.reaper import reap
 from t1actors.sandbox.remedies import fix_of_namespaces
 from t1actors.sandbox.shim.users import is_root_of_the_host
 from t1actors.sandbox.wire import (
+    INTERNET,
     MAX_NAME_BYTES,
+    NO_NETWORK,
     Answer,
     Commit,
     Create,
@@ -133,6 +136,7 @@ class ShimBackend:
                 limits=tuple(answer.limits),
                 base=answer.base,
                 warnings=(*answer.warnings, *base.warnings),
+                network=answer.network,
             ),
             phases={"fork_s": forked_s - started_s, **answer.phases, "create_s": anyio.current_time() - started_s},
             existed=answer.existed,
@@ -311,6 +315,9 @@ def _check_spec(spec: SandboxSpec) -> None:
     need(limits.disk_mb >= 1, f"limits.disk_mb = {limits.disk_mb}: must be at least 1")
     need(limits.processes >= 2, f"limits.processes = {limits.processes}: a shell and one command need 2")
     need(limits.output_bytes >= 0, f"limits.output_bytes = {limits.output_bytes}: must not be negative")
+    need(spec.network in (NO_NETWORK, INTERNET), f"network = {spec.network!r}: there are {NO_NETWORK} and {INTERNET}")
+    for block in spec.refused_addresses:
+        need(not (fault := fault_of_block(block)), f"refused_addresses: {fault}")
     for name, value in spec.env:
         need(bool(name) and "=" not in name and "\0" not in name + value, f"environment variable {name!r} can't be set")
     for layer in spec.layers:
@@ -339,6 +346,8 @@ def _create_order(spec: SandboxSpec, base: BaseImage) -> Create:
         base_host=base.on_host,
         base_layers=list(base.layers),
         base_holds=list(base.holds),
+        network=spec.network,
+        refused=list(spec.refused_addresses),
     )
 
 
@@ -346,6 +355,8 @@ def _error_of(failed: Failed, fix: str) -> SandboxError:
     match failed.kind, failed.texts:
         case "SandboxUnavailable", [step, reason]:
             return SandboxUnavailable(step, reason, fix)
+        case "SandboxUnavailable", [step, reason, own_fix]:
+            return SandboxUnavailable(step, reason, own_fix)
         case "SandboxDied", [message, cause]:
             return SandboxDied(message, cause)
         case "ArchiveError", [message]:

@@ -14,8 +14,11 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from t1actors.config import REFUSED_ADDRESSES
 from t1actors.events import Isolation, OutputChunk
-from t1actors.sandbox.wire import HOST
+from t1actors.sandbox.wire import HOST, NO_NETWORK
+
+NetworkName = Literal["none", "internet"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +48,10 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What to create. ``base`` names the root file system: ``host`` is the allow-list from the host's /usr, anything else the
-    digest of an image that the backend's ``BaseImages`` know; its variables come before ``env``."""
+    digest of an image that the backend's ``BaseImages`` know; its variables come before ``env``.
+
+    ``network``: ``none`` is its own loopback device; ``internet`` also a way out, over IPv4, to what this host can reach, but
+    for the ``refused_addresses``: blocks such as ``10.0.0.0/8``, and ``host`` for the host's own. Nothing reaches in."""
 
     key: str
     workdir: str = "/app"
@@ -54,6 +60,8 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 120.0
     layers: tuple[Layer, ...] = ()
     base: str = HOST
+    network: NetworkName = NO_NETWORK
+    refused_addresses: tuple[str, ...] = REFUSED_ADDRESSES
 
 
 class Created(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from t1actors.sandbox.interface import Layer, Limits, RunRequest, SandboxSpec
 
 _KEY = "probe"
 _LIMITS_KEY = "limits"
+_NETWORK_KEY = "network"
 _LIMIT_S = 20.0
 
 
@@ -55,7 +56,7 @@ async def probe(
 
     Args:
         directory: where to make the temporary directory.
-        thorough: run into each limit of a second sandbox too.
+        thorough: run into each limit of a second sandbox, and give a third one a network, too.
         make: the backend, given the directory of its sandboxes.
 
     Raises:
@@ -71,6 +72,7 @@ async def probe(
                 isolation = await _whole_life(backend, checks)
                 if thorough and checks[-1].ok:
                     await _run_into_limits(backend, checks)
+                    await _try_a_network(backend, checks)
             left = os.listdir(backend.root)
             checks.append(ProbeCheck("kill", not left, "nothing left" if not left else f"left: {', '.join(left)}"))
         except SandboxUnavailable as error:
@@ -128,6 +130,21 @@ async def _run_into_limits(backend: ShimBackend, checks: list[ProbeCheck]) -> No
     )
     fix = "a trial could take more than its share; report this with the lines above" if not_held else ""
     checks.append(ProbeCheck("limits tried", not not_held, found, fix))
+
+
+async def _try_a_network(backend: ShimBackend, checks: list[ProbeCheck]) -> None:
+    """Only its making: nothing is sent anywhere."""
+    try:
+        made = await backend.create(SandboxSpec(key=_NETWORK_KEY, network="internet", lease_s=60.0))
+        result = await backend.run(_NETWORK_KEY, RunRequest(key="1", command="cat /proc/net/route", limit_s=_LIMIT_S))
+        await backend.kill(_NETWORK_KEY)
+    except SandboxUnavailable as error:
+        fix = f"{error.fix}. Only tasks and builds that ask for a network need it"
+        checks.append(ProbeCheck("network", False, f"{error.step}: {error.reason}", fix))
+    else:
+        works = "tap0\t00000000" in result.text
+        fix = "" if works else "slirp4netns gave no default route: report this with its version"
+        checks.append(ProbeCheck("network", works, made.isolation.network, fix))
 
 
 _GROUPS = "have the memory and pids control groups writable (an ordinary user: delegated) for hard limits"

@@ -1,8 +1,8 @@
 """Finds by name what is left of the sandboxes of one directory, and removes what nobody owns.
 
-What a sandbox consists of carries the name of its directory: the shim's log, the mounts, the control groups. Normally
-nothing is left: a dead shim takes its processes and mounts along, and leaves an empty directory and empty groups. The
-rest is for what nobody planned: a run's directory that was deleted under living sandboxes, say.
+What a sandbox consists of carries the name of its directory: the log that its shim and its network hold open, the mounts, the
+control groups. Normally nothing is left: a dead shim takes its processes and mounts along, and leaves an empty directory and
+empty groups. The rest is for what nobody planned: a run's directory that was deleted under living sandboxes, say.
 
 Guarantees: a sandbox that lives is never touched, nor looked at in a way that renews its lease. It lives when a shim is
 found that holds its log, or when its socket answers; one whose directory was deleted can be reached by nobody, so no
@@ -27,6 +27,7 @@ from typing import NamedTuple
 from t1actors.sandbox.interface import Leftover, LeftoverKind
 from t1actors.sandbox.shim.limits import remove_group
 from t1actors.sandbox.shim.linux import StepFailed, unmount
+from t1actors.sandbox.shim.network import TOOL
 from t1actors.sandbox.unpack import remove_tree
 from t1actors.sandbox.wire import group_prefix
 
@@ -34,10 +35,11 @@ _SECOND_LOOK_S = 1.0
 _PATIENCE_S = 10.0
 _PARTS = {"sock", "log", "fs", "control", "merged"}
 _DELETED = " (deleted)"
+_SHIM = "t1-shim"
 
 
-class _Shim(NamedTuple):
-    """``name`` is that of its directory, which may have been ``deleted``."""
+class _Logger(NamedTuple):
+    """A process that holds a sandbox's log. ``name`` is that of its directory, which may have been ``deleted``."""
 
     pid: int
     name: str
@@ -66,7 +68,7 @@ def reap(root: Path, *, dry_run: bool = False) -> list[Leftover]:
             errno.EPERM, "another user's sandboxes can only be looked after by that user or root", str(root)
         )
     reaper = _Reaper(root.absolute(), dry_run=dry_run)
-    return [*reaper.shims(), *reaper.mounts(), *reaper.directories(), *reaper.groups()]
+    return [*reaper.shims(), *reaper.networks(), *reaper.mounts(), *reaper.directories(), *reaper.groups()]
 
 
 def sandbox_mounts(root: str, mountinfo: str) -> list[tuple[str, str]]:
@@ -95,8 +97,15 @@ class _Reaper:
             time.sleep(_SECOND_LOOK_S)  # one that is just ending is gone by then
             unreachable &= self._unreachable()
         for shim in sorted(unreachable):
-            trouble = "" if self._dry_run else _end(shim.pid)
+            trouble = "" if self._dry_run else _end(shim.pid, _SHIM)
             yield Leftover(kind="process", name=f"shim {shim.pid} of {shim.name}", trouble=trouble)
+
+    def networks(self) -> Iterator[Leftover]:
+        """What gave sandboxes a network, and was not started by a shim that lives."""
+        for found in list(self._loggers(TOOL)):
+            if _name_of_process(_parent(found.pid)) != _SHIM:
+                trouble = "" if self._dry_run else _end(found.pid, TOOL)
+                yield Leftover(kind="process", name=f"{TOOL} {found.pid} of {found.name}", trouble=trouble)
 
     def mounts(self) -> Iterator[Leftover]:
         """Mounts of dead sandboxes that this process can see: a living one's cannot be seen from outside it."""
@@ -139,32 +148,35 @@ class _Reaper:
                 trouble = str(error)
         return Leftover(kind=kind, name=name, trouble=trouble)
 
-    def _shims(self) -> Iterator[_Shim]:
+    def _shims(self) -> Iterator[_Logger]:
+        return self._loggers(_SHIM)
+
+    def _loggers(self, called: str) -> Iterator[_Logger]:
         for pid in _processes():
-            if _name_of_process(pid) != "t1-shim":
+            if _name_of_process(pid) != called:
                 continue
             with contextlib.suppress(OSError):
                 log = os.readlink(f"/proc/{pid}/fd/1")
                 directory, _, last = log.removesuffix(_DELETED).rpartition("/")
                 parent, _, name = directory.rpartition("/")
                 if parent == self._resolved and last == "log":
-                    yield _Shim(pid, name, log.endswith(_DELETED))
+                    yield _Logger(pid, name, log.endswith(_DELETED))
 
-    def _unreachable(self) -> set[_Shim]:
+    def _unreachable(self) -> set[_Logger]:
         shims = list(self._shims())
         reachable = {shim.name for shim in shims if not shim.deleted}
         return {s for s in shims if s.deleted and (s.name in reachable or not answers(self._root / s.name))}
 
 
-def _end(pid: int) -> str:
-    """Kill the shim, and with it all that is inside; why it is still there, if it is. Asked to end by itself, it would remove
-    the directory of its name, which may be another's by now."""
+def _end(pid: int, called: str) -> str:
+    """Kill the process of that name, and with a shim all that is inside; why it is still there, if it is. Asked to end by
+    itself, a shim would remove the directory of its name, which may be another's by now."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
         return ""
     try:
-        if _name_of_process(pid) == "t1-shim":
+        if _name_of_process(pid) == called:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(process, signal.SIGKILL)
             if not select.select([process], [], [], _PATIENCE_S)[0]:
@@ -241,6 +253,13 @@ def _name_of_process(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _listed(directory: Path) -> list[str]:

@@ -15,6 +15,10 @@ from typing import Any, NamedTuple
 
 HOST = "host"
 """The base of a sandbox that stands on no image: the allow-list from the host's /usr."""
+NO_NETWORK, INTERNET = "none", "internet"
+"""What a sandbox can have of a network."""
+OWN_ADDRESSES = "host"
+"""Among refused addresses: those that the host itself has."""
 _HEADER = struct.Struct("<IQ")
 _MAX_JSON_BYTES = 64 << 20
 _MAX_DATA_BYTES = 1 << 34
@@ -23,7 +27,8 @@ _MAX_DATA_BYTES = 1 << 34
 class Create(NamedTuple):
     """The bytes are the layers' archives, one after the other. ``layers``: at, read_only, over_base, size. ``base`` is the
     spec's; ``base_layers``:
-    directories of an image's layers, the uppermost first; ``base_holds``: what to lock."""
+    directories of an image's layers, the uppermost first; ``base_holds``: what to lock. ``refused``: addresses that a network
+    does not reach."""
 
     workdir: str
     environment: list[tuple[str, str]]
@@ -38,6 +43,8 @@ class Create(NamedTuple):
     base_host: bool
     base_layers: list[str]
     base_holds: list[str]
+    network: str
+    refused: list[str]
 
 
 class LayerBytes(NamedTuple):
@@ -104,6 +111,7 @@ class Made(NamedTuple):
     uid_map: str
     limits: list[str]
     warnings: list[str]
+    network: str
     phases: dict[str, float]
 
 

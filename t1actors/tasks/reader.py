@@ -63,7 +63,7 @@ def read_task(directory: Path) -> Task:
         cpus=settings.cpus,
         memory_mb=settings.memory_mb,
         storage_mb=settings.storage_mb,
-        allow_internet=settings.allow_internet,
+        network=settings.network,
         unknown_keys=settings.unknown_keys,
         unused_keys=settings.unused_keys,
         baseline=settings.baseline,

@@ -18,21 +18,22 @@ from pathlib import Path
 
 from t1actors.tasks.grading import KEYS as GRADING_KEYS
 from t1actors.tasks.grading import GradingRules, read_grading
+from t1actors.tasks.network import KEYS as NETWORK_KEYS
+from t1actors.tasks.network import NetworkNeeds, read_network
 from t1actors.tasks.table import Table
 from t1actors.tasks.task import TaskError
 
 VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4")
-NETWORK_MODES = ("no-network", "public", "allowlist")
 ACCEPTABLE = ("history", "leak")
 """Findings of `t1 task check` that a task may declare to be intended."""
 
 _TOP = ("schema_version", "version", "source", "artifacts", "steps", "multi_step_reward_strategy", "multi_step_reward_mode",
         "task", "metadata", "verifier", "agent", "environment", "solution")  # fmt: skip
 _PACKAGE = ("name", "version", "description", "authors", "keywords")
-_PHASE = ("timeout_sec", "user", "network_mode", "allowed_hosts")
+_PHASE = ("timeout_sec", "user", *NETWORK_KEYS)
 _ENVIRONMENT = (
     "docker_image", "build_timeout_sec", "os", "cpus", "memory_mb", "memory", "storage_mb", "storage", "gpus", "gpu_types",
-    "tpu", "network_mode", "allowed_hosts", "allow_internet", "env", "workdir", "mcp_servers", "skills_dir", "healthcheck",
+    "tpu", *NETWORK_KEYS, "allow_internet", "env", "workdir", "mcp_servers", "skills_dir", "healthcheck",
 )  # fmt: skip
 _T1 = (
     "expected", "control", "baseline", "accept", "programs", "families", "level", "sub_goals", "seed", *GRADING_KEYS,
@@ -76,7 +77,7 @@ class Settings:
     cpus: float | None
     memory_mb: int | None
     storage_mb: int | None
-    allow_internet: bool
+    network: NetworkNeeds
     grading: GradingRules
     unused_keys: tuple[str, ...]
     unknown_keys: tuple[str, ...]
@@ -99,8 +100,7 @@ def read_settings(file: Path) -> Settings:
         raise t1.wrong("baseline", extra, "ids that metadata.t1.expected has, too")
     for phase in (agent, verifier):
         _refuse_other_users(phase)
-    networks = [_network(table) for table in (environment, agent, verifier)]
-    old_network = environment.boolean("allow_internet")
+    network = read_network(environment, agent, verifier)
     environment.unused("gpu_types", "skills_dir")
     verifier.unused("environment_mode")
     top.unused("artifacts")
@@ -128,7 +128,7 @@ def read_settings(file: Path) -> Settings:
         cpus=environment.number("cpus"),
         memory_mb=_megabytes(environment, "memory_mb", "memory"),
         storage_mb=_megabytes(environment, "storage_mb", "storage"),
-        allow_internet=bool(old_network) if networks[0] is None and not any(networks) else any(networks),
+        network=network,
         grading=read_grading(t1),
         unused_keys=top.without_effect(),
         # Metadata is free text of the task's author: only its t1 table is ours.
@@ -203,19 +203,6 @@ def _refuse_other_users(phase: Table) -> None:
     user = phase.string_or_integer("user")
     if user not in (None, "", "root", 0):
         raise phase.refused("user", "commands run as the sandbox's own root; leave it out", user)
-
-
-def _network(table: Table) -> bool | None:
-    """Whether the network is asked for; None where nothing is said."""
-    mode = table.string("network_mode")
-    hosts = table.strings("allowed_hosts")
-    if mode is None and not hosts:
-        return None
-    if mode is not None and mode not in NETWORK_MODES:
-        raise table.wrong("network_mode", mode, f"one of {', '.join(NETWORK_MODES)}")
-    if hosts and mode != "allowlist":
-        raise table.wrong("allowed_hosts", list(hosts), 'network_mode = "allowlist" beside it')
-    return mode != "no-network"
 
 
 def _filled(table: Table, key: str) -> str | None:

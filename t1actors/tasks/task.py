@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from t1actors.tasks.grading import GradingRules
+from t1actors.tasks.network import NetworkNeeds
 from t1actors.tasks.recipe import Recipe
 
 
@@ -72,8 +73,7 @@ class Task:
     cpus: float | None
     memory_mb: int | None
     storage_mb: int | None
-    allow_internet: bool
-    """The task asks for a network, in one of Harbor's spellings. Where it says nothing it gets none, unlike in Harbor."""
+    network: NetworkNeeds
     unknown_keys: tuple[str, ...]
     """Dotted keys of task.toml that mean nothing here: kept and reported, not refused."""
     unused_keys: tuple[str, ...] = ()

@@ -21,9 +21,10 @@ from typing import Final
 import anyio
 import msgspec
 
+from t1actors.config import REFUSED_ADDRESSES
 from t1actors.sandbox.archive import archive_of_directory
 from t1actors.sandbox.errors import ArchiveError, SandboxDied, SandboxError, SandboxUnavailable
-from t1actors.sandbox.interface import HOST, Layer, Limits, RunRequest, SandboxBackend, SandboxSpec
+from t1actors.sandbox.interface import HOST, Layer, Limits, NetworkName, RunRequest, SandboxBackend, SandboxSpec
 from t1actors.tasks.layers import environment_layers
 from t1actors.tasks.leaks import find_leaks
 from t1actors.tasks.record import CheckRecord, Problem
@@ -59,6 +60,8 @@ class Ground:
     layers: tuple[Layer, ...]
     env: tuple[tuple[str, str], ...]
     base: str = HOST
+    network: NetworkName = "none"
+    refused_addresses: tuple[str, ...] = REFUSED_ADDRESSES
 
 
 async def host_ground(task: Task) -> Ground:
@@ -230,6 +233,8 @@ async def _create(task: Task, backend: SandboxBackend, key: str, limits: Limits,
         lease_s=LEASE_S,
         layers=ground.layers,
         base=ground.base,
+        network=ground.network,
+        refused_addresses=ground.refused_addresses,
     )
     try:
         with anyio.fail_after(task.build_timeout_s):

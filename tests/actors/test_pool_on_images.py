@@ -25,6 +25,7 @@ from t1actors.verify.grade import grade
 from tests.actors.test_pool import turn
 from tests.actors.test_pool_in_sandboxes import perform
 from tests.images.roots import make_root
+from tests.sandbox.remote import why_no_network
 
 DOCKERFILE = """FROM little:1
 ENV GREETING=hello
@@ -241,5 +242,27 @@ def test_the_hosts_usr_stands_in_for_a_dockerfile_with_a_build_and_is_recorded(
 
     played = Played(tmp_path, "sandbox.host_base=true")
     played.write_task("FROM debian:99\nWORKDIR /app\nRUN echo made > made\n")
+    played.opened("s0.t0")
+    play(played, main)
+
+
+def test_a_task_that_asks_for_a_network_has_one_in_a_run_that_allows_it_and_it_is_recorded(
+    host_makes_sandboxes: None, tmp_path: Path
+) -> None:
+    if reason := why_no_network():
+        pytest.skip(f"network: {reason}")
+
+    async def main(played: Played) -> None:
+        ready = await played.create("s0.t0")
+        assert isinstance(ready, SandboxReady)
+        assert ready.isolation.network == "internet by slirp4netns; refused: host, 10.0.0.0/8"
+        assert "nameserver 10.0.2.3" in await played.run("s0.t0", 0, "cat /etc/resolv.conf")
+        await played.seal("s0.t0")
+
+    sets = ["sandbox.network=tasks", 'sandbox.refused_addresses=["host", "10.0.0.0/8"]', "sandbox.host_base=true"]
+    played = Played(tmp_path, *sets)
+    played.write_task("FROM debian:99\nWORKDIR /app\n")
+    with (played.tasks / "mine/task.toml").open("a") as file:
+        file.write("[environment]\nallow_internet = true\n")
     played.opened("s0.t0")
     play(played, main)

@@ -7,6 +7,7 @@ import trio
 from t1actors.cli.checks import bad, sandbox_checks
 from t1actors.cli.checks_docker import docker_checks
 from t1actors.config import DockerConfig, SandboxConfig
+from tests.sandbox.remote import why_no_network
 
 
 def verdicts(checks):
@@ -36,5 +37,6 @@ def test_a_whole_container_is_made_and_run_into_its_limits(docker_daemon):
     docker = DockerConfig(socket=docker_daemon.socket, image=docker_daemon.image)
     found = verdicts(trio.run(partial(docker_checks, docker, thorough=True)))
     assert found.pop("limit disk") == "warning"  # it is only watched
+    assert found.pop("network") == ("warning" if why_no_network() else "good")
     assert set(found.values()) == {"good"}
     assert {"daemon", "create", "shell", "python3 in the sandbox", "seal", "limits tried", "kill"} <= found.keys()

@@ -139,7 +139,16 @@ def test_the_doctor_says_all_in_one_json_object_and_low_limits_do_not_matter(hos
     assert found["shell"]["verdict"] == "good"
     assert found["limits tried"]["found"] == "output, memory, processes, disk: all held"
     assert found["open files"]["fix"].startswith("raise it")
-    groups = ["Python", "machine", "where runs are kept", "kernels", "sandbox", "sandbox (docker)", "optional"]
+    groups = [
+        "Python",
+        "machine",
+        "where runs are kept",
+        "kernels",
+        "sandbox",
+        "images",
+        "sandbox (docker)",
+        "optional",
+    ]
     assert list(dict.fromkeys(check["group"] for check in told["checks"])) == groups
     assert (done.returncode == 0) == told["ready"]
 

@@ -14,13 +14,13 @@ from t1actors import config as cfg
 from t1actors.actors.schedule import Schedule
 from t1actors.actors.task_files import TaskFiles
 from t1actors.cli.errors import CommandFailed
-from t1actors.cli.preflight import check_unchanged, preflight, with_full_paths
+from t1actors.cli.preflight import check_unchanged, preflight, unmet_by_sandbox, with_full_paths
 from t1actors.models.folder import PolicyUnsupported
 from t1actors.runtime.actor import Unrecoverable
 from t1actors.tasks.choice import read_choice, write_choice
 from t1actors.tasks.reader import read_task
 from t1actors.tasks.record import CheckRecord, Problem, write_record
-from t1actors.tasks.task import TaskError
+from t1actors.tasks.task import Task, TaskError
 from t1actors.tasks.write import make_tasks
 from tests.models.chatml import raw_chatml
 
@@ -71,7 +71,9 @@ def test_what_can_be_used_is_counted_and_the_rest_is_named_with_its_reason(writt
     text = "\n".join(found.lines)
     assert f"tasks  usable 12 of 15 in {written}: 8 train, 2 heldout, 2 warmup" in text
     assert "left out needs-user: environment/Dockerfile, line 2: USER is not supported; supported are" in text
-    assert "left out needs-network: it asks for a network (network_mode or allow_internet): sandboxes have none" in text
+    assert (
+        "left out needs-network: it asks for a network (network_mode or allow_internet): --set sandbox.network=" in text
+    )
     assert "left out wrong-type: task.toml: verifier.timeout_sec = 'a minute': expected a number above 0" in text
     assert "task.toml has the key agent.timeout_secs, which means nothing here; did you mean agent.timeout_sec?" in text
     assert "the host's own /usr stands in for the images python:3.12-slim-bookworm (12)" in text
@@ -255,3 +257,57 @@ def test_a_runs_own_paths_are_written_in_full(tmp_path: Path, monkeypatch: pytes
     builtin = configured(None)
     assert with_full_paths(builtin) == builtin
     assert replace(full, model=builtin.model, tasks=builtin.tasks) == builtin
+
+
+MODE = '[environment]\nnetwork_mode = "{}"'
+OF_AGENT = '[agent]\nnetwork_mode = "{}"'
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "changes", "reason"),
+    [
+        ("none", [], ""),
+        ("tasks", [], ""),
+        ("none", [MODE.format("public")], "--set sandbox.network=tasks gives it one"),
+        ("tasks", [MODE.format("public")], ""),
+        ("none", [MODE.format("public"), OF_AGENT.format("no-network")], ""),
+        ("none", [OF_AGENT.format("public")], "--set sandbox.network=tasks"),
+        ("tasks", [MODE.format("allowlist")], "a network that reaches named hosts only"),
+        ("tasks", ['[verifier]\nnetwork_mode = "public"'], "there is none while grading"),
+    ],
+)
+def test_a_network_is_had_where_the_task_asks_for_it_and_the_run_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandbox: str, changes: list[str], reason: str
+) -> None:
+    with_tool(monkeypatch, tmp_path / "programs")
+    task = asking(tmp_path, changes)
+    settings = configured(tmp_path, None, f"sandbox.network={sandbox}").sandbox
+    found = unmet_by_sandbox(task, settings)
+    assert len(found) == bool(reason)
+    assert reason in "".join(found)
+
+
+def test_a_machine_without_the_tool_gives_no_network_and_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    settings = configured(tmp_path, None, "sandbox.network=tasks").sandbox
+    [reason] = unmet_by_sandbox(asking(tmp_path, [MODE.format("public")]), settings)
+    assert reason == "it asks for a network, which takes slirp4netns: apt-get install slirp4netns"
+
+
+def with_tool(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """As where slirp4netns is installed."""
+    folder.mkdir()
+    (folder / "slirp4netns").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+
+def asking(directory: Path, changes: list[str]) -> Task:
+    """A task that can be used, with tables of its task.toml changed."""
+    [name] = make_tasks(directory / "tasks", levels=[1], count=1, seed=901)
+    spoil(directory / "tasks" / name, "task.toml", old="allow_internet = false\n", new="")
+    for change in changes:
+        table = change.partition("\n")[0]
+        spoil(directory / "tasks" / name, "task.toml", old=table, new=change)
+    return read_task(directory / "tasks" / name)

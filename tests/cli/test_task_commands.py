@@ -9,7 +9,8 @@ import pytest
 
 from t1actors.cli.main import main
 from t1actors.tasks.record import read_record
-from tests.verify.test_task_check import SOLUTION, make
+from tests.sandbox.remote import why_no_network
+from tests.verify.test_task_check import CHECKS, SOLUTION, make
 
 IN_SANDBOXES = pytest.mark.usefixtures("host_makes_sandboxes")
 
@@ -175,3 +176,27 @@ def test_a_record_that_cannot_be_kept_is_told(tasks: Path, capsys: pytest.Captur
     assert status == 1
     assert "what was found of" in err
     assert "cannot be kept beside it" in err
+
+
+@IN_SANDBOXES
+def test_a_task_that_asks_for_a_network_has_one_where_it_is_allowed_and_never_while_it_is_graded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    if reason := why_no_network():
+        pytest.skip(f"network: {reason}")
+    # The device of a sandbox's network: the solution finds it, the tests do not.
+    make(
+        tmp_path / "online",
+        toml="[environment]\nallow_internet = true\n",
+        checks=CHECKS.replace("finish", 'assert alone sh -c "! grep -q tap0 /proc/net/dev"\nfinish'),
+        solution=f"grep -q tap0 /proc/net/dev || exit 1\n{SOLUTION}",
+    )
+    shown = said(capsys, "show", tmp_path / "online")[1]
+    assert "limits       verifier 600 s, build 600 s, asks for a network\n" in shown
+    assert "namespaces   no: it asks for a network" in shown
+    allowed = ("--set", "sandbox.network=tasks")
+    assert "namespaces   can run it" in said(capsys, "show", tmp_path / "online", *allowed)[1]
+    status, out, _ = said(capsys, "check", tmp_path / "online")
+    assert (status, out.splitlines()[0].partition(" (")[0]) == (1, "FAIL  online: needs: it asks for a network")
+    status, out, _ = said(capsys, "check", tmp_path / "online", *allowed)
+    assert (status, out.splitlines()[0].partition(",")[0]) == (0, "ok    online: the reference passes 4 assertions")

@@ -10,6 +10,7 @@ import pytest
 
 from t1actors.images.build import BuildLimits, Built, build, missing_images
 from t1actors.images.errors import BuildFailed, ImageMissing
+from t1actors.images.steps import NO_NETWORK, BuildNetwork
 from t1actors.images.store import ImageStore
 from t1actors.images.tree import Tree
 from t1actors.tasks.dockerfile import parse
@@ -33,10 +34,16 @@ class Builder:
         target.chmod(mode)
 
     def __call__(
-        self, text: str, *, limits: BuildLimits = LIMITS, host_base: bool = False, loop: str = "trio"
+        self,
+        text: str,
+        *,
+        limits: BuildLimits = LIMITS,
+        host_base: bool = False,
+        loop: str = "trio",
+        network: BuildNetwork = NO_NETWORK,
     ) -> Built:
         recipe = parse(text, "Dockerfile")
-        work = partial(build, self.store, recipe, self.directory, limits=limits, host_base=host_base)
+        work = partial(build, self.store, recipe, self.directory, limits=limits, host_base=host_base, network=network)
         return anyio.run(work, backend=loop)
 
     def tree(self, built: Built) -> Tree:
@@ -260,7 +267,7 @@ def test_a_command_that_fails_is_the_tasks_fault_with_its_line_and_its_output(bu
 
 
 def test_a_command_that_wants_a_network_says_that_there_is_none(builder: Builder) -> None:
-    with pytest.raises(BuildFailed, match=r"builds have none here.*\n.*Network is unreachable"):
+    with pytest.raises(BuildFailed, match=r"this build has none: allow one.*\n.*Network is unreachable"):
         builder('FROM little:1\nRUN ["bash", "-c", "echo > /dev/tcp/93.184.215.14/80"]\n')
 
 

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from t1actors.images.errors import ImageMissing, ImageRefused, StoreError
 from t1actors.images.image import normal_name
@@ -154,7 +155,7 @@ def zstd(tmp_path: Path) -> Path:
         (two_images, "holds 2 images .*choose one with --tag"),
         (no_image, r"neither a docker save tar .* nor an OCI layout"),
         (no_tar, "text: not a tar"),
-        (zstd, "compressed with zstd"),
+        (zstd, "not a whole"),
         (lambda path: path / "nothing", "nothing: not there"),
     ],
 )
@@ -262,3 +263,36 @@ def test_nothing_is_pruned_while_something_is_imported(store: ImageStore, little
         leave.set()
         worker.join()
     prune(store, days=0)
+
+
+def test_layers_packed_with_zstd_are_unpacked_frames_without_data_too(store: ImageStore, tmp_path: Path) -> None:
+    """As tools write them that cut a layer into pieces: several frames, and one that only they understand."""
+    tar = layer((entry("a"), bytes(range(256)) * 2000), "b")
+    config = config_of([tar])
+    pieces = [zstandard.compress(tar[:1000]), b"\x50\x2a\x4d\x18\x04\0\0\0note", zstandard.compress(tar[1000:])]
+    image = store.image(import_source(store, docker_save(tmp_path / "saved.tar", [tar], config)))
+    assert image.layers
+    other = ImageStore(tmp_path / "other")
+    packed = docker_save(tmp_path / "packed.tar", [b"".join(pieces)], config)
+    digest = import_source(other, packed)
+    assert (other.layer_path(other.image(digest).layers[0]) / "a").stat().st_size == 512_000
+
+
+def test_a_frame_of_zstd_that_would_take_much_memory_or_is_cut_off_is_refused(
+    store: ImageStore, tmp_path: Path
+) -> None:
+    tar = layer((entry("a"), bytes(1 << 20)))
+    wide = zstandard.ZstdCompressor(
+        compression_params=zstandard.ZstdCompressionParameters(window_log=28, write_content_size=0)
+    ).compressobj()
+    for packed, says in ((wide.compress(tar) + wide.flush(), "zstd file"), (zstandard.compress(tar)[:-20], "tar")):
+        with pytest.raises(ImageRefused, match=f"not a whole {says}"):
+            import_source(store, docker_save(tmp_path / "saved.tar", [packed], config_of([tar])))
+
+
+def test_without_its_package_zstd_is_refused_with_what_to_install(
+    store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(ImageRefused, match=r"takes the package zstandard: pip install 't1actors\[images\]'"):
+        import_source(store, zstd(tmp_path))

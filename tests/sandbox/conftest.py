@@ -79,7 +79,7 @@ class Live:
         return body()
 
     def processes(self):
-        """What runs for this root: shims, inits, attendants, and all that is in their control groups."""
+        """What runs for this root: shims, inits, attendants, what holds a log, and all that is in their control groups."""
         found = []
         groups = [self.prefix, *self.containers()]
         for entry in Path("/proc").iterdir():
@@ -90,6 +90,7 @@ class Live:
                 inside = self.is_inside(entry, groups)
                 name = (entry / "comm").read_text().strip()
                 zombie = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+                ours = ours or os.readlink(entry / "fd/1").startswith(f"{self.root}/")
             except OSError:
                 continue
             if (ours or inside) and not zombie:

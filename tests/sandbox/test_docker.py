@@ -22,6 +22,7 @@ from t1actors.sandbox.interface import Layer, RunRequest, SandboxSpec
 from t1actors.sandbox.wire import name_of
 from tests.docker_daemon import FIRST_REMAPPED_ID, docker_of, own_daemon
 from tests.sandbox.conftest import Live
+from tests.sandbox.remote import why_no_network
 
 
 def request(key, command, limit_s=20.0):
@@ -233,6 +234,26 @@ def test_where_the_daemon_remaps_users_root_inside_is_no_user_of_the_host(tmp_pa
         assert result.text.endswith("Read-only file system\nkept\n")
         assert find_file(sealed, "/app/given") == b"given\n"
         assert [member.name for member in walk(sealed) if member.kind == "W"] == [b"hosts"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("docker_daemon")
+def test_where_the_daemon_remaps_users_a_sandbox_has_a_network_too(tmp_path):
+    """Its network namespace belongs to a user namespace whose root is the sandbox's, and that one can change it no more."""
+    if reason := why_no_network():
+        pytest.skip(f"network: {reason}")
+    with own_daemon(remaps_users=True) as daemon:
+        live = Live(tmp_path / "sandboxes", daemon)
+
+        async def body(backend):
+            await backend.create(SandboxSpec(key="one", network="internet"))
+            change = "for change in 'link set tap0 down' 'route del 10.0.0.0/8'; do ip $change 2>&1; done"
+            write = "for f in $(find /proc/sys/net -type f); do test -w $f && echo $f; done; grep -o tap0 /proc/net/dev"
+            return [(await backend.run("one", request(str(n), c))).text for n, c in enumerate((change, write))]
+
+        changed, written = live(body)
+        assert changed.count("Operation not permitted") == 2
+        assert written == "tap0\n"
 
 
 @pytest.mark.slow

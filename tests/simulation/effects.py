@@ -48,6 +48,7 @@ from t1actors.models.tokenizer import Tokenizer
 from t1actors.payloads import digest_of, pack, pack_array, unpack, unpack_array
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, SandboxSealed
 from t1actors.sandbox.interface import Created, Leftover, RunRequest, RunResult, SandboxSpec
+from t1actors.tasks.network import NetworkNeeds
 from t1actors.tasks.task import Environment, Task, TaskError
 from t1actors.tito.record import Geometry
 from t1actors.train.actor_step import staleness
@@ -245,7 +246,7 @@ class SimTasks:
             cpus=1,
             memory_mb=64,
             storage_mb=64,
-            allow_internet=False,
+            network=NetworkNeeds(),
             unknown_keys=(),
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from t1actors.sandbox.interface import Limits
+from t1actors.tasks.network import NetworkNeeds
 from t1actors.tasks.reader import read_task
 from t1actors.tasks.record import as_checked
 from t1actors.verify.task_check import check_task
@@ -41,7 +42,7 @@ def test_a_task_declares_exactly_the_assertions_that_its_tests_make(name: str):
     assert 4 <= len(task.expected) <= 12
     assert task.control == "control"
     assert task.solution_dir is not None
-    assert (task.unknown_keys, task.unused_keys, task.allow_internet) == ((), (), False)
+    assert (task.unknown_keys, task.unused_keys, task.network) == ((), (), NetworkNeeds())
     assert task.programs
     assert (task.memory_mb or 0) <= LIMITS.memory_mb
     assert (task.storage_mb or 0) <= LIMITS.disk_mb

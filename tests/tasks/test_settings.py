@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from t1actors.tasks.network import NetworkNeeds
 from t1actors.tasks.settings import KEYS, read_settings
 from t1actors.tasks.task import TaskError
 from tests.tasks.tomls import toml_text
@@ -155,18 +156,26 @@ def test_what_is_not_to_be_had_is_refused_by_name(tmp_path: Path, flat: dict[str
 @pytest.mark.parametrize(
     ("flat", "asked"),
     [
-        ({}, False),
-        ({"environment.allow_internet": True}, True),
-        ({"environment.allow_internet": True, "environment.network_mode": "no-network"}, False),
-        ({"environment.network_mode": "public"}, True),
-        ({"environment.network_mode": "allowlist", "environment.allowed_hosts": ["example.org"]}, True),
-        ({"verifier.network_mode": "public", "environment.network_mode": "no-network"}, True),
+        ({}, NetworkNeeds("none")),
+        ({"environment.allow_internet": True}, NetworkNeeds("internet")),
+        ({"environment.allow_internet": True, "environment.network_mode": "no-network"}, NetworkNeeds("none")),
+        ({"environment.network_mode": "public"}, NetworkNeeds("internet")),
+        ({"environment.network_mode": "public", "agent.network_mode": "no-network"}, NetworkNeeds("none")),
+        ({"environment.network_mode": "no-network", "agent.network_mode": "public"}, NetworkNeeds("internet")),
+        (
+            {"environment.network_mode": "allowlist", "environment.allowed_hosts": ["example.org"]},
+            NetworkNeeds("hosts"),
+        ),
+        (
+            {"verifier.network_mode": "public", "environment.network_mode": "no-network"},
+            NetworkNeeds("none", verifier=True),
+        ),
     ],
 )
 def test_the_network_is_asked_for_in_the_spellings_of_every_version(
-    tmp_path: Path, flat: dict[str, object], asked: bool
+    tmp_path: Path, flat: dict[str, object], asked: NetworkNeeds
 ):
-    assert read(tmp_path, flat).allow_internet is asked
+    assert read(tmp_path, flat).network == asked
 
 
 def test_keys_without_effect_here_are_told_from_unknown_ones(tmp_path: Path):

@@ -11,6 +11,7 @@ import pytest
 from t1actors.tasks import layers
 from t1actors.tasks.demos import generated_layers
 from t1actors.tasks.generate import LEVELS, make_task
+from t1actors.tasks.network import NetworkNeeds
 from t1actors.tasks.pools import builtin_names
 from t1actors.tasks.reader import read_task, read_tasks
 from t1actors.tasks.task import TaskError
@@ -45,7 +46,7 @@ def test_a_written_task_reads_back_as_it_was_generated(tmp_path: Path):
         assert task.control == "control"
         assert task.families == generated.families
         assert task.sub_goals == level + 1
-        assert (task.workdir, task.graded_paths, task.allow_internet) == ("/app", ("/app",), False)
+        assert (task.workdir, task.graded_paths, task.network) == ("/app", ("/app",), NetworkNeeds())
         assert task.unknown_keys == ()
 
 

@@ -32,11 +32,12 @@ from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.init import NAMESPACES
 from t1actors.sandbox.shim.linux import StepFailed
 from t1actors.sandbox.shim.machine import Built
+from t1actors.sandbox.shim.network import RESOLV_CONF, Network, find_tool, start_network
 from t1actors.sandbox.shim.rootfs import lay_out
 from t1actors.sandbox.shim.sandbox import BASE_ENVIRONMENT, HOST_ENVIRONMENT, agree
 from t1actors.sandbox.shim.shell import Shell
 from t1actors.sandbox.unpack import remove_tree
-from t1actors.sandbox.wire import HOST, Create, LayerBytes, Made, split_layers
+from t1actors.sandbox.wire import HOST, NO_NETWORK, Create, LayerBytes, Made, split_layers
 
 _DEATH_PATIENCE_S = 30.0
 _LOOK_AGAIN_MS = 20
@@ -81,6 +82,7 @@ class Container:
         self._container = container_name(kind.prefix, name)
         self._place: _Place | None = None
         self._attendant_pid = 0
+        self._network: Network | None = None
         self._pid_fd = -1
         self._dead_root = ""
 
@@ -100,6 +102,8 @@ class Container:
     def build(self, order: Create, data: bytes) -> Built:
         started_s = time.monotonic()
         layers = split_layers(order, data)
+        if order.network != NO_NETWORK:
+            find_tool()  # before anything is made
         for layer in layers:
             for _ in walk(layer.archive):  # all of it is checked before anything is made
                 pass
@@ -114,6 +118,8 @@ class Container:
         limits = ContainerLimits(place.pid, place.upper, order.disk_mb)
         fixed = [(layer.at, layer.archive) for layer in layers if layer.read_only]
         in_child(lambda: finish_mounts(self._pid_fd, place.upper, fixed))
+        if order.network != NO_NETWORK:
+            self._network = start_network(place.pid, order.refused)
         own_user = os.readlink(f"/proc/{place.pid}/ns/user") != os.readlink("/proc/self/ns/user")
         orders, reports, status = self._start_attendant(place, order, limits, own_user)
         root_uid = os.stat(place.upper).st_uid
@@ -134,12 +140,22 @@ class Container:
                 "disk is only watched, a burst can overshoot",
                 *([] if own_user else ["root inside is the host's user 0: the daemon remaps no users"]),
             ],
+            network=self._network.active if self._network else NO_NETWORK,
             phases={
                 "root_s": round(laid_out_s - started_s, 6),
                 "isolate_s": round(time.monotonic() - laid_out_s, 6),
             },
         )
-        return Built(made, root_uid, shell, orders, reports, self._attendant_pid, limits.exceeded)
+        return Built(
+            made,
+            root_uid,
+            shell,
+            orders,
+            reports,
+            self._attendant_pid,
+            limits.exceeded,
+            self._network.pid_fd if self._network else None,
+        )
 
     def kill_inside(self) -> None:
         """A pid namespace is gone when all in it are dead and waited for. The shells' parent is the attendant, so it is let
@@ -156,6 +172,9 @@ class Container:
                 os.kill(self._attendant_pid, signal.SIGKILL)
                 os.waitpid(self._attendant_pid, 0)
             self._attendant_pid = 0
+        if self._network is not None:
+            self._network.stop()
+            self._network = None
 
     def remove(self) -> None:
         self.kill_inside()
@@ -218,7 +237,7 @@ class Container:
         )
 
     def _lay_out(self, place: _Place, order: Create, layers: list[LayerBytes]) -> None:
-        complete_init_layer(place.lowers)
+        complete_init_layer(place.lowers, RESOLV_CONF if order.network != NO_NETWORK else "")
         for layer in layers:
             directory = make_like_below(place.upper, place.lowers, layer.at)
             if layer.read_only:  # a mount will be there

@@ -24,11 +24,11 @@ _DIRECTORIES = ("app", "logs/agent", "logs/verifier")
 """What every sandbox has, whatever its image."""
 
 
-def complete_init_layer(lowers: Sequence[str]) -> None:
-    """Fill in what every sandbox has where the image does not."""
+def complete_init_layer(lowers: Sequence[str], resolv_conf: str) -> None:
+    """Fill in what every sandbox has where the image does not; ``resolv_conf`` is that file of /etc."""
     if not lowers[0].endswith(_INIT_LAYER):
         return
-    for name, text in NETWORK_FILES.items():
+    for name, text in (NETWORK_FILES | {"resolv.conf": resolv_conf}).items():
         with contextlib.suppress(FileNotFoundError):
             linux.write_file(f"{lowers[0]}/etc/{name}", text)
     for path in _DIRECTORIES:

@@ -7,11 +7,12 @@ keeps state. Sockets and small files are plain descriptors: a fork pays for ever
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from fcntl import ioctl
 
 CLONE_NEWNS = 0x00020000
@@ -59,6 +60,8 @@ _MOVE_MOUNT_F_EMPTY_PATH = 0x4
 _MOUNT_ATTR_READ_ONLY_NOSUID_NODEV_IDMAP = 0x1 | 0x2 | 0x4 | 0x00100000
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP_RUNNING = 0x1 | 0x40
+_SIOCADDRT = 0x890B
+_RTF_UP_REJECT = 0x1 | 0x200
 _AF_UNIX = 1
 _AF_INET = 2
 _SOCK_DGRAM = 2
@@ -73,14 +76,15 @@ _libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_u
 
 
 class StepFailed(Exception):
-    """``step`` failed with ``error_number``."""
+    """``step`` failed with ``error_number``. ``fix``: what helps, where that is not what helps every sandbox here."""
 
-    def __init__(self, step: str, error_number: int) -> None:
+    def __init__(self, step: str, error_number: int, *, fix: str = "") -> None:
         name = errno.errorcode.get(error_number, str(error_number))
         super().__init__(f"{step}: {os.strerror(error_number)} ({name})")
         self.step = step
         self.error_number = error_number
         self.reason = f"{os.strerror(error_number)} ({name})"
+        self.fix = fix
 
 
 def _check(result: int, step: str) -> None:
@@ -116,6 +120,29 @@ def enter_all(pid_fd: int, *, user: bool) -> None:
     its mount namespace's. ``user``: it has a user namespace that this process is not in."""
     flags = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
     enter(pid_fd, flags | (CLONE_NEWUSER if user else 0), "the container's namespaces")
+
+
+def fork_outside() -> None:
+    """What this process forks from now on is in its own pid namespace, whatever it unshared before."""
+    _set_namespace(os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC), CLONE_NEWPID, "the own pid namespace")
+
+
+@contextlib.contextmanager
+def network_namespace(namespace_fd: int) -> Generator[None]:
+    """This process is in that network namespace while the block runs."""
+    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    _check(_libc.setns(namespace_fd, CLONE_NEWNET), "enter the sandbox's network namespace")
+    try:
+        yield
+    finally:
+        _set_namespace(own, CLONE_NEWNET, "the own network namespace again")
+
+
+def _set_namespace(fd: int, kind: int, what: str) -> None:
+    try:
+        _check(_libc.setns(fd, kind), f"enter {what}")
+    finally:
+        os.close(fd)
 
 
 def mount(
@@ -255,6 +282,28 @@ def bring_loopback_up() -> None:
         raise StepFailed("bringing the loopback device up", error.errno or 0) from error
     finally:
         os.close(any_socket)
+
+
+def refuse_addresses(block: str) -> None:
+    """In the network namespace of this process: what is sent to the IPv4 addresses of ``block`` ("10.0.0.0/8") is refused
+    there and then."""
+    address, _, bits = block.partition("/")
+    mask = (0xFFFFFFFF << (32 - int(bits))) & 0xFFFFFFFF
+    target, netmask = (struct.pack("=H2x4s8x", _AF_INET, part) for part in (_packed(address), mask.to_bytes(4, "big")))
+    route = struct.pack("@L16s16x16sHhLPhPLLH6x", 0, target, netmask, _RTF_UP_REJECT, 0, 0, 0, 0, 0, 0, 0, 0)
+    any_socket = _socket(_AF_INET, "a socket for routes")
+    try:
+        ioctl(any_socket, _SIOCADDRT, route)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise StepFailed(f"refusing the addresses {block}", error.errno or 0) from error
+    finally:
+        os.close(any_socket)
+
+
+def _packed(address: str) -> bytes:
+    return bytes(map(int, address.split(".")))
 
 
 def claim_name(name: str) -> int | None:

@@ -21,8 +21,8 @@ class Built(NamedTuple):
     """A sandbox that is ready, with the pipes to the process that starts and kills shells (``shim.init`` has the lines).
 
     ``first_uid`` is what the sandbox's root is outside. ``exceeded`` names the limit that only looking finds to be exceeded
-    (memory, disk), or is empty; None where none has to be looked at. ``opaque_attribute`` marks opaque directories in what
-    was written.
+    (memory, disk), or is empty; None where none has to be looked at. ``network_fd`` is readable when the network has ended;
+    None where there is none. ``opaque_attribute`` marks opaque directories in what was written.
     """
 
     made: Made
@@ -32,6 +32,7 @@ class Built(NamedTuple):
     reports_fd: int
     init_pid: int
     exceeded: Callable[[], str] | None
+    network_fd: int | None
     opaque_attribute: str = OPAQUE_ATTRIBUTE
 
 

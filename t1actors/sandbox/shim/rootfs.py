@@ -5,10 +5,10 @@
     merged overlay of skeleton, image and upper; /proc, /dev and the read-only layers mount on it, and with the host as base
            /usr and /etc/alternatives
 
-Guarantees: the host's / is never a lower layer; nothing of the host is reachable but /usr and /etc/alternatives
-(read-only, as a user that owns nothing there), null, zero, full, random, urandom and tty of /dev where an ordinary user may
-make no devices, and the files of /etc named here, which are copies; no mount follows a
-link that a layer planted. All of it lives in the shim's private mount namespace and is gone with the shim.
+Guarantees: the host's / is never a lower layer; nothing of the host is reachable but /usr, /etc/alternatives and, with a
+network, /etc/ssl/certs (read-only, as a user that owns nothing there), null, zero, full, random, urandom and tty of /dev
+where an ordinary user may make no devices, and the files of /etc named here, which are copies; no mount follows a link that
+a layer planted. All of it lives in the shim's private mount namespace and is gone with the shim.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ CONTROL = "/dev/.t1"
 """Where the shell finds its commands (``shell``)."""
 
 _MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_CERTIFICATES = "etc/ssl/certs"
+"""Of public authorities; most are links into /usr."""
 _COPIED_FILES = ("ld.so.cache", "ld.so.conf", "services", "protocols", "nsswitch.conf", "debian_version")
-NETWORK_FILES = {
+NETWORK_FILES = {  # above an image, as they are another in every sandbox
     "hostname": "sandbox\n",
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "resolv.conf": "",
@@ -74,8 +76,6 @@ _WRITTEN_FILES = NETWORK_FILES | {
 }
 _IMAGE_DIRECTORIES = ("dev", "etc", "proc", "root", "run", "sys", "var")
 """Below the image: only where it has none."""
-_NAMES = ("hostname", "hosts", "resolv.conf")
-"""Above the image, as they are another in every sandbox."""
 _DIRECTORIES = (
     "app", "boot", "dev", "etc", "etc/alternatives", "etc/pam.d", "home", "logs", "logs/agent", "logs/verifier", "media",
     "mnt", "opt", "proc", "run", "run/lock", "srv", "sys", "usr", "var", "var/cache", "var/lib", "var/log", "var/spool",
@@ -146,14 +146,16 @@ class Root(NamedTuple):
         return f"{self.own}{CONTROL}"
 
 
-def plan_root(own: str, host: HostFiles, layers: Sequence[LayerBytes], base: Base) -> Root:
-    """What ``make_root`` will make at the empty directory ``own``."""
+def plan_root(own: str, host: HostFiles, layers: Sequence[LayerBytes], base: Base, *, network: bool) -> Root:
+    """What ``make_root`` will make at the empty directory ``own``; with a ``network`` the host's certificates, too."""
     read_only: list[tuple[str, str]] = []
     for number, layer in enumerate(layers):
         if layer.read_only:
             source = f"merged/{layer.at.strip('/')}" if layer.over_base else f"layers/{number}"
             read_only.append((layer.at, f"{own}/{source}"))
-    return Root(own, base, tuple(read_only), ("usr", *host.directories) if base.host else ())
+    certificates = (_CERTIFICATES,) if network and os.path.isdir(f"/{_CERTIFICATES}") else ()
+    binds = ("usr", *host.directories, *certificates) if base.host else ()
+    return Root(own, base, tuple(read_only), binds)
 
 
 def make_root(
@@ -164,9 +166,11 @@ def make_root(
     uid: int,
     workdir: str,
     disk_mb: int,
+    resolv_conf: str,
     privileged: bool = True,
 ) -> None:
-    """Lay everything out. The caller is in a mount namespace of its own; not ``privileged``: as root of an ordinary user's.
+    """Lay everything out; ``resolv_conf`` is that file of /etc. The caller is in a mount namespace of its own; not
+    ``privileged``: as root of an ordinary user's.
 
     Raises:
         StepFailed: the step that the host refused.
@@ -203,9 +207,11 @@ def make_root(
     try:
         set_file_system_ids(uid, uid)  # from here on files belong to the sandbox's root
         if base.host:
-            _make_skeleton(host)
+            _make_skeleton(host, resolv_conf)
+            if _CERTIFICATES in root.binds:
+                os.close(make_directory("lower", _CERTIFICATES))
         else:
-            _make_image_skeleton()
+            _make_image_skeleton(resolv_conf)
             lowers = f"layers/names:{lowers}"
         set_file_system_ids(0, 0)
         on_image = bool(base.layers) or not base.host
@@ -281,7 +287,7 @@ def _make_devices(*, privileged: bool) -> None:
 _STANDARD = ((0, "stdin"), (1, "stdout"), (2, "stderr"))
 
 
-def _make_skeleton(host: HostFiles) -> None:
+def _make_skeleton(host: HostFiles, resolv_conf: str) -> None:
     for name in (*_DIRECTORIES, *host.directories):
         os.mkdir(f"lower/{name}", 0o755)
     os.mkdir("lower/root", 0o700)
@@ -290,7 +296,7 @@ def _make_skeleton(host: HostFiles) -> None:
     for name, target in host.links.items():
         os.symlink(target, f"lower/{name}")
     os.symlink("../usr/lib/os-release", "lower/etc/os-release")
-    for name, data in host.etc.items():
+    for name, data in (host.etc | {"resolv.conf": resolv_conf.encode()}).items():
         _write_etc("lower", name, data)
 
 
@@ -300,15 +306,15 @@ def _write_etc(root: str, name: str, data: bytes) -> None:
     os.close(fd)
 
 
-def _make_image_skeleton() -> None:
+def _make_image_skeleton(resolv_conf: str) -> None:
     for name in _IMAGE_DIRECTORIES:
         os.mkdir(f"lower/{name}", 0o700 if name == "root" else 0o755)
     for name in ("tmp", "var/tmp"):
         os.mkdir(f"lower/{name}", 0o1777)
     for name in ("layers/names", "layers/names/etc"):
         os.mkdir(name, 0o755)
-    for name in _NAMES:
-        _write_etc("layers/names", name, _WRITTEN_FILES[name].encode())
+    for name, text in (NETWORK_FILES | {"resolv.conf": resolv_conf}).items():
+        _write_etc("layers/names", name, text.encode())
 
 
 def make_directory(root: str, path: str) -> int:

@@ -18,11 +18,12 @@ from t1actors.sandbox.shim.init import NAMESPACES, Inside, run_init
 from t1actors.sandbox.shim.limits import Controllers, Guard, remove_group
 from t1actors.sandbox.shim.linux import StepFailed
 from t1actors.sandbox.shim.machine import REPORT_BYTES, Built
+from t1actors.sandbox.shim.network import RESOLV_CONF, Network, find_tool, start_network
 from t1actors.sandbox.shim.rootfs import Base, HostFiles, Root, make_root, opaque_attribute, plan_root
 from t1actors.sandbox.shim.shell import Shell
 from t1actors.sandbox.shim.users import Users
 from t1actors.sandbox.unpack import remove_tree
-from t1actors.sandbox.wire import Create, Made, split_layers
+from t1actors.sandbox.wire import NO_NETWORK, Create, Made, split_layers
 
 _WATCHED = "memory is only watched, a burst can overshoot"
 HOST_ENVIRONMENT = {"LC_ALL": "C"}
@@ -72,6 +73,7 @@ class Sandbox:
         self._guard: Guard | None = None
         self._root: Root | None = None
         self._init_pid = 0
+        self._network: Network | None = None
 
     @property
     def merged(self) -> str:
@@ -93,6 +95,9 @@ class Sandbox:
         started_s = time.monotonic()
         prepared = self._prepared
         layers = split_layers(order, data)
+        online = order.network != NO_NETWORK
+        if online:
+            find_tool()  # before anything is made
         users = prepared.users.claim()
         first_uid, privileged = users.ids.first, prepared.users.privileged
         guard = self._guard = Guard(
@@ -103,7 +108,7 @@ class Sandbox:
         )
         os.mkdir(f"{self._directory}/fs")
         base = Base(order.base_host, tuple(order.base_layers), tuple(order.base_holds))
-        root = self._root = plan_root(f"{self._directory}/fs", prepared.host_files, layers, base)
+        root = self._root = plan_root(f"{self._directory}/fs", prepared.host_files, layers, base, network=online)
         own_environment = HOST_ENVIRONMENT if base.host else {}
         their_orders, orders = os.pipe2(os.O_CLOEXEC)
         reports, their_reports = os.pipe2(os.O_CLOEXEC)
@@ -139,10 +144,13 @@ class Sandbox:
             uid=first_uid,
             workdir=order.workdir,
             disk_mb=order.disk_mb,
+            resolv_conf=RESOLV_CONF if online else "",
             privileged=privileged,
         )
         laid_out_s = time.monotonic()
         agree(orders, reports, b"G\n", b"U\n")
+        if online:
+            self._network = start_network(self._init_pid, order.refused)
         for kind in ("uid_map", "gid_map"):
             linux.write_file(f"/proc/{self._init_pid}/{kind}", users.mapping + "\n")
         agree(orders, reports, b"M\n", b"R\n")
@@ -164,6 +172,7 @@ class Sandbox:
             uid_map=users.recorded,
             limits=[*guard.active, f"disk={order.disk_mb}MB tmpfs", f"output={order.output_bytes}B"],
             warnings=[*users.warnings, *([_WATCHED] if guard.watches_memory else [])],
+            network=self._network.active if self._network else NO_NETWORK,
             phases={"root_s": round(laid_out_s - started_s, 6), "isolate_s": round(ended_s - laid_out_s, 6)},
         )
         return Built(
@@ -174,6 +183,7 @@ class Sandbox:
             reports,
             self._init_pid,
             exceeded if guard.watches_memory else None,
+            self._network.pid_fd if self._network else None,
             opaque_attribute(privileged=privileged),
         )
 
@@ -184,6 +194,9 @@ class Sandbox:
                 os.kill(self._init_pid, signal.SIGKILL)
                 os.waitpid(self._init_pid, 0)  # returns only after the whole pid namespace is gone
             self._init_pid = 0
+        if self._network is not None:
+            self._network.stop()
+            self._network = None
 
     def remove(self) -> None:
         """Leave nothing behind."""

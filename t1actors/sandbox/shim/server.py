@@ -79,6 +79,7 @@ class Shim:
         self._sealed = False
         self._death = ""
         """Why everything inside is dead although it was not sealed: a ``SandboxDied`` cause."""
+        self._death_detail = ""
         self._kill_since_s: float | None = None
 
     # --- the loop ---
@@ -117,6 +118,8 @@ class Shim:
         wakes = [] if self._connections else [self._lease_ends_s]
         if self._built is not None and self._alive:
             poll.register(self._built.reports_fd, select.POLLIN)
+            if self._built.network_fd is not None:
+                poll.register(self._built.network_fd, select.POLLIN)
             shell = self._built.shell
             for fd, events in shell.fds():
                 poll.register(fd, events)
@@ -203,7 +206,7 @@ class Shim:
         try:
             self._built = self._sandbox.build(order, data)
         except StepFailed as error:
-            failure = Failed("SandboxUnavailable", [error.step, error.reason])
+            failure = Failed("SandboxUnavailable", [error.step, error.reason, *([error.fix] if error.fix else [])])
         except OSError as error:
             failure = Failed("SandboxUnavailable", [f"building the sandbox at {error.filename}", str(error.strerror)])
         except (ArchiveError, SandboxRefused) as error:
@@ -234,7 +237,7 @@ class Shim:
                 self._queue.append(order)
 
     def _died(self) -> Failed:
-        text = f"sandbox {self._name}: its processes are dead ({self._death}); seal it or kill it"
+        text = f"sandbox {self._name}: its processes are dead ({self._death_detail or self._death}); seal it or kill it"
         return Failed("SandboxDied", [text, self._death])
 
     def _read_file(self, order: ReadFile) -> bytes | None:
@@ -307,6 +310,10 @@ class Shim:
         """What the shell and init have to say, and what is to be said to init."""
         if built.reports_fd in ready:
             self._hear_init(built)
+        if self._alive and built.network_fd in ready:
+            # What the trial does from here on would not be what it does with the network that its task asks for.
+            self._death, self._death_detail = "killed", f"killed, for its network ended: {built.made.network}"
+            self._stop_commands(built, self._died())
         if not self._alive:
             return
         self._settle(built.shell.step(ready))
