@@ -133,6 +133,8 @@ class DockerConfig:
     """A Unix socket of this host; only root's daemons with the storage driver overlay2 serve."""
     image: str = "t1-base"
     """With sandbox.host_base it stands in for a task's ``FROM`` image: one that the daemon has, with bash and python3."""
+    pull: bool = False
+    """Let the daemon pull the images that tasks name and it does not have."""
 
 
 @dataclass(frozen=True)
@@ -164,11 +166,10 @@ class SandboxConfig:
     processes: int = 64
     output_bytes: int = 65_536
     host_base: bool = False
-    """Let the allow-listed host root stand in for a task's ``FROM`` image. Opt-in, recorded in SandboxReady."""
-    images: str = "~/.cache/t1actors/images"
-    """The directory of the image store (docs/images.md)."""
     """Let the allow-listed host root (with Docker, ``docker.image``) stand in for a task's ``FROM`` image. Opt-in, recorded
     in SandboxReady."""
+    images: str = "~/.cache/t1actors/images"
+    """The directory of the image store of namespaces' sandboxes (docs/images.md)."""
     docker: DockerConfig = field(default_factory=DockerConfig)
 
 
