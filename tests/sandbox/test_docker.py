@@ -17,7 +17,7 @@ from t1actors.sandbox.archive import archive_of_files, find_file, walk
 from t1actors.sandbox.choice import make_backend
 from t1actors.sandbox.docker.backend import DockerBackend
 from t1actors.sandbox.docker.daemon import Daemon, DaemonFailed, container_name
-from t1actors.sandbox.errors import SandboxGone, SandboxRefused, SandboxUnavailable
+from t1actors.sandbox.errors import SandboxRefused, SandboxUnavailable
 from t1actors.sandbox.interface import Layer, RunRequest, SandboxSpec
 from t1actors.sandbox.wire import name_of
 from tests.docker_daemon import FIRST_REMAPPED_ID, docker_of, own_daemon
@@ -233,33 +233,6 @@ def test_where_the_daemon_remaps_users_root_inside_is_no_user_of_the_host(tmp_pa
         assert result.text.endswith("Read-only file system\nkept\n")
         assert find_file(sealed, "/app/given") == b"given\n"
         assert [member.name for member in walk(sealed) if member.kind == "W"] == [b"hosts"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("docker_daemon")
-def test_a_sandbox_outlives_a_crash_of_the_daemon_and_what_could_not_be_removed_is_at_the_next_start(tmp_path):
-    with own_daemon() as daemon:
-        live = Live(tmp_path / "sandboxes", daemon)
-
-        async def without_a_daemon(backend):
-            await backend.create(SandboxSpec(key="one", lease_s=60.0))
-            await backend.run("one", request("1", "echo work >f; sleep 1000 &"))
-            daemon.kill()
-            assert (await backend.run("one", request("2", "cat f"))).text == "work\n"
-            assert find_file(await backend.seal("one"), "/app/f") == b"work\n"
-            with pytest.raises(SandboxUnavailable, match="removing container"):
-                await backend.kill("one")
-            with pytest.raises(SandboxGone):
-                await backend.run("one", request("3", "echo"))
-            daemon.start()
-
-        async def afterwards(backend):
-            assert await backend.list() == []
-            await backend.create(SandboxSpec(key="one"))
-
-        live(without_a_daemon, expect_left=True)
-        assert len(live.containers()) == 1
-        live(afterwards)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ from t1actors.sandbox.reaper import answers
 T = TypeVar("T")
 _PATIENCE_S = 60.0
 _LOOK_AGAIN_S = 0.2
+_NO_CONNECTION = 900
+"""What aiodocker gives as HTTP's status when there was no answer."""
 FIX_DOCKER = (
     "Install and start Docker (on Debian: apt-get install docker.io) or set sandbox.docker.socket; `t1 doctor` tries it"
 )
@@ -124,8 +126,9 @@ class DaemonClient:
             while True:
                 try:
                     return await asyncio.wait_for(call(), _PATIENCE_S)
-                except aiohttp.ClientConnectionError:
-                    if time.monotonic() >= until_s:
+                except (aiodocker.DockerError, aiohttp.ClientConnectionError) as error:
+                    answered = isinstance(error, aiodocker.DockerError) and error.status != _NO_CONNECTION
+                    if answered or time.monotonic() >= until_s:
                         raise
                 await asyncio.sleep(_LOOK_AGAIN_S)
 
