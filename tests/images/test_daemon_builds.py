@@ -10,6 +10,7 @@ import pytest
 from t1actors.actors.environments import Environments
 from t1actors.cli.task_check import check_folder
 from t1actors.config import DockerConfig, SandboxConfig
+from t1actors.events import TrialFailed
 from t1actors.images.daemon import TAG, DaemonBuilder
 from t1actors.images.errors import BuildFailed, ImageMissing
 from t1actors.images.store import ImageStore
@@ -18,6 +19,7 @@ from t1actors.sandbox.errors import SandboxRefused
 from t1actors.sandbox.interface import RunRequest, SandboxSpec
 from t1actors.tasks.reader import read_task
 from t1actors.tasks.task import TaskError
+from tests.actors.test_pool_on_images import Played, play
 from tests.docker_daemon import docker_of
 from tests.images.roots import make_root
 from tests.images.test_graded_tasks import DOCKERFILE, write_task
@@ -224,3 +226,32 @@ def test_a_check_works_and_grades_on_the_image_that_the_daemon_built(here):
 
     record = anyio.run(main, backend="trio")
     assert (record.problems, record.expected, record.baseline) == ((), ("answer",), ())
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "cause"),
+    [
+        ("FROM little:1\nWORKDIR /app\nRUN exit 4\n", "BuildFailed"),
+        ("FROM none:1\nWORKDIR /app\n", "ImageMissing"),
+        ("FROM little:1\nWORKDIR /app\nRUN rm /usr/bin/bash\n", "SandboxRefused"),
+        ("FROM little:1\nWORKDIR /app\nRUN echo made > built.txt\n", ""),
+    ],
+)
+def test_a_run_on_docker_names_the_image_of_a_trial_or_why_there_is_none(here, dockerfile, cause):
+    sets = ["backend=docker", f"docker.socket={here.daemon.socket}", f"docker.image={here.daemon.image}"]
+
+    async def main(played):
+        event = await played.create("s0.t0")
+        if cause:
+            assert isinstance(event, TrialFailed)
+            assert (event.cause, event.creating) == (cause, True)
+        else:
+            assert event.image == event.isolation.base
+            assert event.image.startswith("sha256:")
+            assert "made" in await played.run("s0.t0", 0, "cat built.txt")
+            assert (await played.seal("s0.t0")).image == event.image
+
+    played = Played(here.tmp_path, *(f"sandbox.{pair}" for pair in sets))
+    played.write_task(dockerfile)
+    played.opened("s0.t0")
+    play(played, main)

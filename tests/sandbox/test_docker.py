@@ -198,6 +198,19 @@ def test_a_stand_in_image_that_the_daemon_lacks_is_said_before_anything_starts(d
     anyio.run(main)
 
 
+def test_where_sandboxes_have_bases_of_their_own_no_stand_in_need_be_there(docker):
+    settings = SandboxConfig(backend="docker", docker=DockerConfig(socket=docker.daemon.socket, image="no-such-image"))
+
+    async def main():
+        backend = make_backend(settings, docker.root, name="b")
+        async with backend.running():
+            await backend.create(SandboxSpec(key="one", base=docker.daemon.image))
+            await backend.kill("one")
+
+    anyio.run(main)
+    docker.assert_nothing_left()
+
+
 def test_without_a_daemon_the_reason_and_what_to_install_are_said(tmp_path):
     pytest.importorskip("aiodocker", reason="needs aiodocker: pip install -e '.[docker]'")
 

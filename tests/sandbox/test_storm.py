@@ -35,7 +35,7 @@ class Storm:
         self.draw = random.Random(seed)
         self.pool = Live(directory / "sandboxes", daemon)
         self.graders = Live(directory / "graders", daemon)
-        self.victims = (*VICTIMS, *(("attendant", "daemon", "daemon") if daemon else ("init",)))
+        self.victims = (*VICTIMS, *(("attendant", "attendant", "daemon") if daemon else ("init",)))
         self.killed = dict.fromkeys(self.victims, 0)
         self.starts = 0
         self.restarting = None

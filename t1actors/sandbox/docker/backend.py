@@ -26,23 +26,24 @@ FORK_SERVER = "t1actors.sandbox.docker.forkserver"
 class DockerBackend(ShimBackend):
     """See the module. Use inside ``async with backend.running():``."""
 
-    def __init__(self, root: Path, *, name: str, socket: str, image: str) -> None:
+    def __init__(self, root: Path, *, name: str, socket: str, image: str, needs_image: bool = True) -> None:
         """
         Args:
             root, name: as in ``ShimBackend``.
             socket: the daemon's, as a path or ``unix:///path``.
             image: what the base ``host`` means here: an image that the daemon has, with bash and, to grade, python3.
+            needs_image: False where sandboxes have bases of their own, so that it need not be there.
         """
         kind = ShimKind("docker", FORK_SERVER, (socket_path(socket), image), FIX_DOCKER)
         super().__init__(root, name=name, kind=kind)
-        self._image = image
+        self._image = image if needs_image else ""
         self._daemon = DaemonClient(socket, self.prefix)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[DockerBackend]:
         """Raises ``SandboxUnavailable`` where no sandbox can be made for a reason that is known beforehand."""
         async with self._daemon.running():
-            await self._daemon.image_id(self._image)
+            await (self._daemon.image_id(self._image) if self._image else self._daemon.version())
             async with super().running():
                 yield self
 
