@@ -26,8 +26,8 @@ OF_A_RUN = ("sandboxes", "graders")
 
 @dataclass(frozen=True)
 class _Root:
-    """A directory of sandboxes, as its backend was given it. ``socket``: of the Docker daemon with their containers; empty: none
-    has, or none is known, for the reason ``unknown``."""
+    """A directory of sandboxes, as its backend was given it. ``socket``: of the Docker daemon with their containers. Empty:
+    none has, or none is known, for the reason ``unknown``."""
 
     path: Path
     socket: str = ""

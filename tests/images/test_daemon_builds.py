@@ -12,7 +12,7 @@ from t1actors.cli.task_check import check_folder
 from t1actors.config import DockerConfig, SandboxConfig
 from t1actors.events import TrialFailed
 from t1actors.images.daemon import TAG, DaemonBuilder
-from t1actors.images.errors import BuildFailed, ImageMissing
+from t1actors.images.errors import BuildFailed, ImageMissing, RegistryError
 from t1actors.images.store import ImageStore
 from t1actors.sandbox.docker.backend import DockerBackend
 from t1actors.sandbox.errors import SandboxRefused
@@ -185,6 +185,11 @@ def test_an_image_that_the_daemon_lacks_is_named_with_what_to_do_and_not_pulled(
     [told] = here.builder().lacking(recipe)
     assert told.startswith("none:1 is not in the Docker daemon")
     assert here.builder(stand_in=here.daemon.image).lacking(recipe) == []
+
+
+def test_a_pull_that_the_run_allows_and_no_registry_answers_is_the_registrys_fault(here):
+    with pytest.raises(RegistryError, match=r"pulling 127\.0\.0\.1:1/none:1: .*connection refused"):
+        here.build("FROM 127.0.0.1:1/none:1\nWORKDIR /app\nRUN true\n", pull=True)
 
 
 def test_a_tasks_docker_image_is_the_daemons_own(here):
