@@ -10,7 +10,15 @@ from tests.sandbox.conftest import Live
 from tests.verify.samples import IDS, WORK, expecting, sample_task
 
 WAITS = "touch /logs/verifier/begun; sleep 1000\n"
-HOG = "import subprocess\ndef test_it():\n    assert subprocess.run(['/app/hog']).returncode == 0\ndef test_other():\n    pass\n"
+HOG = """
+import subprocess
+
+def test_it():
+    assert subprocess.run(["/app/hog"]).returncode == 0
+
+def test_other():
+    pass
+"""
 HOGGING = ("printf '#!/usr/bin/python3\\nx = bytearray(900 << 20)\\n' > hog; chmod 755 hog",)
 
 
