@@ -138,6 +138,8 @@ class DockerConfig:
     """A Unix socket of this host; only root's daemons with the storage driver overlay2 serve."""
     image: str = "t1-base"
     """With sandbox.host_base it stands in for a task's ``FROM`` image: one that the daemon has, with bash and python3."""
+    pull: bool = False
+    """Let the daemon pull the images that tasks name and it does not have."""
 
 
 @dataclass(frozen=True)
@@ -169,16 +171,16 @@ class SandboxConfig:
     processes: int = 64
     output_bytes: int = 65_536
     host_base: bool = False
-    """Let the allow-listed host root stand in for a task's ``FROM`` image. Opt-in, recorded in SandboxReady."""
-    images: str = "~/.cache/t1actors/images"
-    """The directory of the image store (docs/images.md)."""
     """Let the allow-listed host root (with Docker, ``docker.image``) stand in for a task's ``FROM`` image. Opt-in, recorded
     in SandboxReady."""
+    images: str = "~/.cache/t1actors/images"
+    """The directory of the image store of namespaces' sandboxes (docs/images.md)."""
     network: Literal["none", "tasks"] = "none"
     """``tasks``: the sandboxes of tasks that ask for a network have one; with ``none`` such tasks are left out. Never while
     grading in a fresh root (docs/sandbox.md)."""
     build_network: bool = False
-    """Let the RUN instructions of tasks' Dockerfiles have a network. What was built so is recorded, and not built again."""
+    """Let the RUN instructions of tasks' Dockerfiles have a network. What was built so is not built again. Those of
+    namespaces refuse ``refused_addresses``; a Docker daemon gives its own network."""
     refused_addresses: tuple[str, ...] = REFUSED_ADDRESSES
     """What a network does not reach, in trials and builds: IPv4 blocks, and ``host`` for the host's own addresses. All else
     that the host can reach can be reached."""

@@ -23,6 +23,8 @@ PACKAGES = (
     "git", "grep", "gzip", "hostname", "iproute2", "login", "make", "mawk", "mount", "passwd", "perl-base", "procps",
     "python3", "sed", "tar", "util-linux", "util-linux-extra",
 )  # fmt: skip
+COMPILER = ("binutils", "cpp", "gcc", "libc6-dev")
+"""Not in the base: they make it twice as large."""
 LEFT_OUT = (
     "/usr/share/doc",
     "/usr/share/man",
@@ -153,9 +155,9 @@ def why_no_daemon() -> str:
     return "" if importlib.util.find_spec("aiodocker") else "needs aiodocker: pip install -e '.[docker]'"
 
 
-def base_image() -> bytes:
+def base_image(packages: tuple[str, ...] = PACKAGES) -> bytes:
     """A root file system as a tar: what this host's packages and those they depend on consist of."""
-    names = _with_dependencies(PACKAGES)
+    names = _with_dependencies(packages)
     listed = subprocess.run(["dpkg", "-L", *names], capture_output=True, text=True, check=True).stdout
     paths = sorted({_merged(path) for path in listed.splitlines() if path.startswith("/")} | _made_at_installation())
     stream = io.BytesIO()
@@ -201,5 +203,6 @@ def _merged(path: str) -> str:
 
 
 def _made_at_installation() -> set[str]:
-    made = {"/etc/passwd", "/etc/group", "/etc/ld.so.cache", "/usr/bin/sh", "/usr/bin/awk", "/etc/alternatives/awk"}
-    return made | {"/etc/alternatives"} | {f"/{name}" for name in MERGED}
+    made = {"/etc/passwd", "/etc/group", "/etc/ld.so.cache", "/usr/bin/sh", "/etc/alternatives"}
+    alternatives = {f"{place}/{name}" for name in ("awk", "cc") for place in ("/usr/bin", "/etc/alternatives")}
+    return made | alternatives | {f"/{name}" for name in MERGED}

@@ -1,4 +1,4 @@
-"""What a task's sandboxes start from: its image, built when first needed, or the host's own /usr and the task's files.
+"""What a task's sandboxes start from: its image, built when first needed, or what stands in for it and the task's files.
 
 Guarantees: one build at a time for a task, however many trials wait for it; what is built is named by its digest, and a trial
 whose image is known gets that one again. Failures are not remembered: whoever counts them decides when to stop asking.
@@ -13,7 +13,8 @@ from pathlib import Path
 import anyio
 
 from t1actors.config import SandboxConfig
-from t1actors.images.build import build_task
+from t1actors.images.builder import ImageBuilder, StoreBuilder
+from t1actors.images.daemon import DaemonBuilder
 from t1actors.images.steps import BuildNetwork
 from t1actors.images.store import ImageStore
 from t1actors.sandbox.interface import HOST, Layer, NetworkName
@@ -40,21 +41,13 @@ def image_store(config: SandboxConfig) -> ImageStore:
     return ImageStore(Path(config.images).expanduser())
 
 
-def why_no_environment(task: Task, config: SandboxConfig) -> str:
-    """Why the backend cannot have what the task starts from, whatever the store holds; empty: it can."""
-    if config.backend != "docker":
-        return ""
-    if not config.host_base:
-        return (
-            f"its image {task.environment.base} cannot be had: what is built here no Docker daemon has; sandbox.docker.image "
-            "stands in for it with --set sandbox.host_base=true, or --set sandbox.backend=namespaces builds it"
-        )
-    if task.environment.takes_a_build:
-        return (
-            "its Dockerfile has to be run, and what is built here no Docker daemon has: --set sandbox.backend=namespaces, "
-            "or `docker build` it yourself and name the result in --set sandbox.docker.image"
-        )
-    return ""
+def image_builder(config: SandboxConfig, store: ImageStore) -> ImageBuilder:
+    """Who builds the run's images: ``store`` for namespaces, or the Docker daemon."""
+    if config.backend == "docker":
+        stand_in = config.docker.image if config.host_base else ""
+        return DaemonBuilder(config.docker.socket, stand_in, pull=config.docker.pull, network=config.build_network)
+    network = BuildNetwork(on=config.build_network, refused_addresses=config.refused_addresses)
+    return StoreBuilder(store, host_base=config.host_base, network=network)
 
 
 def why_no_network(task: Task, config: SandboxConfig) -> str:
@@ -74,7 +67,7 @@ class Environments:
     def __init__(self, config: SandboxConfig, store: ImageStore) -> None:
         self._config = config
         self._host_base = config.host_base
-        self._store = store
+        self._builder = image_builder(config, store)
         self._built: dict[str, str] = {}
         self._building: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
@@ -83,10 +76,11 @@ class Environments:
 
         Raises:
             BuildFailed: the environment does not build, by the task's own doing.
-            ImageMissing: it is built from an image that is not in the store.
-            TaskError: its files cannot be read, or the run does not give it its environment or network.
+            ImageMissing: it is built from an image that is not there.
+            TaskError: its files cannot be read, or the run does not give it its network.
+            SandboxUnavailable: nothing can be built here (now).
         """
-        if reason := why_no_environment(task, self._config) or why_no_network(task, self._config):
+        if reason := why_no_network(task, self._config):
             raise TaskError(f"task {task.name}: {reason}")
         if self._host_base and not task.environment.takes_a_build:
             base, layers = HOST, environment_layers(task)
@@ -98,9 +92,6 @@ class Environments:
     async def _image(self, task: Task) -> str:
         async with self._building[task.digest]:
             digest = self._built.get(task.digest)
-            if digest is None or self._store.resolve(digest) is None:
-                config = self._config
-                network = BuildNetwork(on=config.build_network, refused_addresses=config.refused_addresses)
-                built = await build_task(self._store, task, host_base=self._host_base, network=network)
-                digest = self._built[task.digest] = built.digest
+            if digest is None or not await self._builder.has(digest):
+                digest = self._built[task.digest] = await self._builder.image_of(task)
         return digest

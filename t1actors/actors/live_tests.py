@@ -14,7 +14,7 @@ from t1actors.config import Config
 from t1actors.events import Payload
 from t1actors.payloads import pack
 from t1actors.runtime.actor import ActorContext, Unrecoverable
-from t1actors.sandbox.interface import Limits, SandboxBackend
+from t1actors.sandbox.interface import HOST, Limits, SandboxBackend
 from t1actors.tasks.task import Task, TaskError
 from t1actors.verify.verdict import VerifyError
 
@@ -57,15 +57,16 @@ class LiveTests:
             return limits
         return msgspec.structs.replace(limits, command_s=max(limits.command_s, self._config.verify.deadline_s))
 
-    async def run(self, trial: str, task_name: str) -> Payload | None:
-        """What the tests left; None for a task that is graded elsewhere. Raises ``SandboxError``, ``TaskError``."""
+    async def run(self, trial: str, task_name: str, image: str) -> Payload | None:
+        """What the tests left in the trial's sandbox, on ``image`` (empty: none); None for a task that is graded elsewhere.
+        Raises ``SandboxError``, ``TaskError``."""
         if not self._config.verify.same_sandbox:
             return None
         task = self._tasks.read(task_name)
         if task.grading.mode != "same-sandbox":
             return None
         try:
-            tested = await self._verifier.test_live(task, trial, key=f"{trial}/live")
+            tested = await self._verifier.test_live(task, trial, key=f"{trial}/live", base=image or HOST)
         except VerifyError as error:
             raise Unrecoverable(str(error)) from error
         return pack(self._blobs, msgspec.msgpack.encode(tested))

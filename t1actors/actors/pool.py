@@ -419,5 +419,5 @@ class Pool:
         ]
 
     async def _tested_and_sealed(self, effect: Seal) -> tuple[Payload | None, bytes]:
-        tested = await self._live_tests.run(effect.trial, effect.task)
+        tested = await self._live_tests.run(effect.trial, effect.task, self._state.images.get(effect.trial, ""))
         return tested, await self._pool.seal(effect.trial)

@@ -32,6 +32,16 @@ async def docker_checks(docker: DockerConfig, *, thorough: bool = False) -> list
     return [*grouped(GROUP, [daemon]), *(replace(c, verdict="warning") if c.verdict == "bad" else c for c in made)]
 
 
+async def daemon_checks(docker: DockerConfig) -> list[Check]:
+    """Whether the daemon answers: all that can be said where tasks have images of their own."""
+    client = DaemonClient(docker.socket, "t1-probe-")
+    try:
+        async with client.running():
+            return grouped(GROUP, [Check("daemon", "good", f"{await client.version()} at {docker.socket}")])
+    except SandboxUnavailable as error:
+        return grouped(GROUP, [Check("daemon", "bad", error.reason, error.fix)])
+
+
 async def _image_missing(client: DaemonClient, image: str) -> str:
     try:
         await client.image_id(image)

@@ -14,13 +14,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from t1actors.actors.environments import image_store, why_no_environment, why_no_network
+from t1actors.actors.environments import image_builder, image_store, why_no_network
 from t1actors.actors.live_tests import why_not
 from t1actors.actors.schedule import Schedule
 from t1actors.cli.errors import CommandFailed
 from t1actors.config import Config, SandboxConfig
 from t1actors.harness.native import NativeHarness
-from t1actors.images.build import missing_images
 from t1actors.models.fit import ModelFacts, check_model
 from t1actors.models.folder import BUILTIN_PREFIX
 from t1actors.observe.quantities import size
@@ -179,15 +178,9 @@ def unmet_by_sandbox(task: Task, sandbox: SandboxConfig) -> list[str]:
     """What ``task`` needs and a sandbox of that configuration does not give it."""
     found: list[str] = []
     recipe = task.environment.recipe
-    if reason := why_no_environment(task, sandbox):
-        found.append(reason)
-    elif not sandbox.host_base and recipe is not None:
-        store = image_store(sandbox)
-        found += [
-            f"its image {image} is not in {store.root}: `t1 image import {image} SOURCE` imports it, or the host's own /usr "
-            "stands in with --set sandbox.host_base=true"
-            for image in missing_images(store, recipe)
-        ]
+    if recipe is not None and (not sandbox.host_base or task.environment.takes_a_build):
+        builder = image_builder(sandbox, image_store(sandbox))
+        found += [f"its image {reason}" for reason in builder.lacking(recipe)]
     if reason := why_no_network(task, sandbox):
         found.append(reason)
     elif task.network.agent != "none" and shutil.which(NETWORK_TOOL) is None:

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +20,8 @@ import trio
 from cyclopts import Parameter
 
 from t1actors.actors.replicas import replica_names
-from t1actors.cli.checks import bad, machine_checks, sandbox_checks
+from t1actors.cli.checks import Check, bad, machine_checks, sandbox_checks
+from t1actors.cli.checks_docker import daemon_checks
 from t1actors.cli.checks_machine import memory_left_bytes
 from t1actors.cli.ending import conclude, resume_command
 from t1actors.cli.errors import INTERRUPTED, CommandFailed, WrongUsage, explain
@@ -179,8 +179,14 @@ def _shortcuts(sets: Sequence[str], shortcuts: dict[str, tuple[str, Path | None]
     return found
 
 
+async def _sandboxes(settings: SandboxConfig) -> list[Check]:
+    if settings.backend == "docker" and not settings.host_base:
+        return await daemon_checks(settings.docker)
+    return await sandbox_checks(settings=settings)
+
+
 def _check_machine(run_dir: Path, settings: SandboxConfig) -> None:
-    checks = bad([*machine_checks(run_dir), *trio.run(partial(sandbox_checks, settings=settings))])
+    checks = bad([*machine_checks(run_dir), *trio.run(_sandboxes, settings)])
     if checks:
         raise CommandFailed("; ".join(check.text for check in checks) + "; `t1 doctor` shows all checks")
 

@@ -24,7 +24,7 @@ from t1actors.sandbox.interface import BaseImage, Limits, RunRequest, RunResult,
 
 _PROCESSES = 1024
 _OUTPUT_BYTES = 4 << 20
-_SHOWN_CHARS = 2000
+SHOWN_CHARS = 2000
 _LEASE_S = 60.0
 _KILL_S = 30.0
 _STAGE = "stage"
@@ -152,11 +152,17 @@ class Steps:
             reasons.append(f"filled its {self._limits.disk_mb} MB (environment.storage_mb)")
         if "processes" in hit:
             reasons.append(f"hit its limit of {_PROCESSES} processes")
-        if _NO_NETWORK.search(result.text):
-            reasons.append(_REFUSED if self._network.on else _WITHOUT)
-        said = result.text[-_SHOWN_CHARS:].rstrip()
+        reasons += wants_a_network(result.text, on=self._network.on)
+        said = result.text[-SHOWN_CHARS:].rstrip()
         text = f"{place}: {'; '.join(reasons)}"
         raise BuildFailed(f"{text}\n{said}" if said else text, step=step, output=said)
+
+
+def wants_a_network(output: str, *, on: bool) -> list[str]:
+    """A guess at why a command failed that had a network (``on``) or none, as a reason; none where nothing speaks for it."""
+    if not _NO_NETWORK.search(output):
+        return []
+    return [_REFUSED if on else _WITHOUT]
 
 
 class _StageAsImage:

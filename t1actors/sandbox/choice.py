@@ -14,7 +14,8 @@ def make_backend(config: SandboxConfig, root: Path, *, name: str, images: BaseIm
     """A backend with its sandboxes in the directory ``root``, not running yet; ``name`` is what to call it in errors.
     ``images``: where those of namespaces find images; a Docker daemon has its own."""
     if config.backend == "docker":
-        return DockerBackend(root, name=name, socket=config.docker.socket, image=config.docker.image)
+        docker = config.docker
+        return DockerBackend(root, name=name, socket=docker.socket, image=docker.image, needs_image=config.host_base)
     return NamespaceBackend(root, name=name, images=images)
 
 

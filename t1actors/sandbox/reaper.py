@@ -57,6 +57,11 @@ def holds_sandboxes(root: Path) -> bool:
     return all(found <= _PARTS for found in parts) and (not parts or any(parts))
 
 
+def made_by_docker(root: Path) -> bool:
+    """Whether something in the directory is left of a container's sandbox; the containers themselves only a daemon knows."""
+    return any((root / name / "control" / "alive").exists() for name in _listed(root))
+
+
 def reap(root: Path, *, dry_run: bool = False) -> list[Leftover]:
     """What was found, with what became of it. ``root`` is the backend's directory, named as the backend was given it.
 

@@ -7,6 +7,7 @@ fence, or the verdict warns; the tests can be read by the subject only where the
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 from t1actors.events import Isolation
 from t1actors.sandbox.archive import EMPTY, subtree
@@ -15,6 +16,7 @@ from t1actors.tasks.task import Task
 from t1actors.verify.inside.landlock import OLDEST, SIGNALS, version
 from t1actors.verify.inside.places import FENCED, GRADED, OPENED, PROGRAMS, SUBJECT
 from t1actors.verify.tools import find_tools
+from t1actors.verify.verdict import Verdict
 
 SUBJECT_UID = 61_000
 USES_PYTEST = b"pytest"
@@ -44,6 +46,13 @@ async def has_grader(backend: SandboxBackend, sandbox: str) -> bool:
     command = f"{shlex.quote(find_tools().interpreter)} -I -S -c ''"
     request = RunRequest(key=f"{sandbox}/python", command=command, limit_s=_PROBE_S)
     return (await backend.run(sandbox, request)).exit_code == 0
+
+
+def without_tools(verdict: Verdict) -> Verdict:
+    """``verdict``, which says that tests which name pytest did without the tool layer: where they are not graded, that may be
+    why."""
+    detail = verdict.detail if verdict.outcome == "graded" else f"{verdict.detail}; {NO_TOOLS}"
+    return replace(verdict, warnings=(*verdict.warnings, NO_TOOLS), detail=detail)
 
 
 def subject_in(isolation: Isolation) -> tuple[str, tuple[str, ...]]:

@@ -29,11 +29,11 @@ from t1actors.sandbox.interface import HOST, Layer, Limits, RunRequest, SandboxB
 from t1actors.sandbox.standing import tree_left_at
 from t1actors.tasks.layers import environment_layers, tests_layer
 from t1actors.tasks.task import Task, TaskError
-from t1actors.verify.command import NO_TOOLS, closed, has_grader, subject_in, tests_command, uses_pytest
+from t1actors.verify.command import closed, has_grader, subject_in, tests_command, uses_pytest, without_tools
 from t1actors.verify.evidence import gather
 from t1actors.verify.judge import judge
 from t1actors.verify.toolbox import ToolLayer
-from t1actors.verify.tools import find_tools
+from t1actors.verify.tools import digest_on
 from t1actors.verify.verdict import NO_ISOLATION, Verdict
 
 LARGEST_OUTPUT_CHARS = 4_000
@@ -70,7 +70,7 @@ async def grade(
         SandboxUnavailable: no sandbox can be made (any more): the fork server ended, say; start the backend anew.
     """
     started = time.monotonic()
-    tools_digest = _tools_digest(base)
+    tools_digest = digest_on(base)
     run = _Grading()
     verdict = Verdict("infra", detail=f"not graded within {deadline_s:g} s")
     with anyio.move_on_after(deadline_s) as scope:
@@ -102,21 +102,23 @@ async def grade(
             run.phases["create"] = time.monotonic() - began
             warnings: list[str] = []
             own_root = base != HOST or run.isolation.backend == "docker"
-            if given is not None and own_root and not await has_grader(backend, key):
+            lacks_tools = given is not None and own_root and not await has_grader(backend, key)
+            if lacks_tools:
                 given, run.tool_layer_digest = None, ""
-                warnings.append(NO_TOOLS)
             subject, separation = subject_in(run.isolation)
             if task.grading.subject != "user":
                 subject, separation = "", ()
             command = tests_command(task, tools=given is not None, subject=subject, image=base != HOST)
             request = RunRequest(key=f"{key}/tests", command=command, limit_s=limit_s)
             verdict = await _run_tests(task, key, backend, run, request)
+            if lacks_tools:
+                verdict = without_tools(verdict)
             if given is not None:
                 warnings += separation
                 if task.grading.subject == "grader":
                     warnings.append("programs that tests start run as the grader's user: task.toml says so")
             verdict = replace(verdict, warnings=(*verdict.warnings, *warnings))
-            if digest_of(tests_layer(task).archive) != run.tests_digest or _tools_digest(base) != tools_digest:
+            if digest_of(tests_layer(task).archive) != run.tests_digest or digest_on(base) != tools_digest:
                 verdict = Verdict("infra", detail="the tests or the tools changed on the host during grading")
         except SandboxDied as error:
             verdict = Verdict("verifier_crash" if error.cause == "memory" else "infra", detail=str(error))
@@ -157,10 +159,6 @@ class _Grading:
     testing: bool = False
     output: str = ""
     phases: dict[str, float] = field(default_factory=dict[str, float])
-
-
-def _tools_digest(base: str) -> str:
-    return find_tools().digest if base == HOST else base.removeprefix("sha256:")
 
 
 def _environment(task: Task, base: str) -> tuple[Layer, ...]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import io
+import posixpath
 import secrets
 import tarfile
 from dataclasses import replace
@@ -24,15 +25,15 @@ from t1actors.events import GradingMode, Outcome
 from t1actors.payloads import digest_of
 from t1actors.sandbox.archive import walk
 from t1actors.sandbox.errors import SandboxDied
-from t1actors.sandbox.interface import Layer, RunRequest, SandboxBackend
+from t1actors.sandbox.interface import HOST, Layer, RunRequest, SandboxBackend
 from t1actors.tasks.layers import tests_layer
 from t1actors.tasks.task import Task
-from t1actors.verify.command import PLAIN_PATH, tests_command, uses_pytest
+from t1actors.verify.command import PLAIN_PATH, has_grader, tests_command, uses_pytest, without_tools
 from t1actors.verify.evidence import Evidence, gather
 from t1actors.verify.inside.places import NOTES, SCRATCH, TESTS, TOOLS
 from t1actors.verify.judge import judge
 from t1actors.verify.toolbox import ToolLayer
-from t1actors.verify.tools import find_tools
+from t1actors.verify.tools import digest_on
 from t1actors.verify.verdict import Verdict
 
 WARNING = "graded in the agent's own sandbox: its processes, programs and user were the grader's too"
@@ -51,13 +52,23 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True):
     tests_digest: str = ""
     tools_digest: str = ""
     tool_layer_digest: str = ""
+    lacks_tools: bool = False
+    """The tests name pytest, and the sandbox has not the Python that the tool layer is made for."""
     seconds: float = 0.0
 
 
 async def run_live(
-    task: Task, backend: SandboxBackend, sandbox: str, *, key: str, deadline_s: float, tool_layer: ToolLayer | None
+    task: Task,
+    backend: SandboxBackend,
+    sandbox: str,
+    *,
+    key: str,
+    deadline_s: float,
+    tool_layer: ToolLayer | None,
+    base: str = HOST,
 ) -> Tested:
-    """Run the tests of ``task`` in ``sandbox``; what the agent and its services do there goes on. Idempotent by ``key``.
+    """Run the tests of ``task`` in ``sandbox``, which stands on ``base``; what the agent and its services do there goes on.
+    Idempotent by ``key``.
 
     Raises:
         VerifyError, TaskError: tests or tools cannot be read.
@@ -67,9 +78,13 @@ async def run_live(
     tests = tests_layer(task)
     given = tool_layer if tool_layer is not None and uses_pytest(tests) else None
     limit_s = min(task.verifier_timeout_s, deadline_s)
-    evidence, outcome, detail = None, "infra", ""
+    evidence, outcome, detail, lacks_tools = None, "infra", "", False
     try:
-        evidence = await _run(task, backend, sandbox, key, limit_s, (tests, *((given.layer,) if given else ())))
+        await _end_shell(backend, sandbox, key)
+        if given is not None and not await has_grader(backend, sandbox):
+            given, lacks_tools = None, True
+        layers = (tests, *((given.layer,) if given else ()))
+        evidence = await _run(task, backend, sandbox, key, limit_s, layers, on_image=base != HOST)
     except SandboxDied as error:
         outcome, detail = ("verifier_crash" if error.cause == "memory" else "infra"), str(error)
     except _Refused as error:
@@ -79,8 +94,9 @@ async def run_live(
         outcome=outcome,
         detail=detail,
         tests_digest=digest_of(tests.archive),
-        tools_digest=find_tools().digest,
+        tools_digest=digest_on(base),
         tool_layer_digest=given.digest if given is not None else "",
+        lacks_tools=lacks_tools,
         seconds=anyio.current_time() - began_s,
     )
 
@@ -91,6 +107,8 @@ def judge_live(task: Task, tested: Tested) -> Verdict:
         verdict = Verdict(tested.outcome, detail=tested.detail)
     else:
         verdict = replace(judge(task, tested.evidence), stand_ins=tested.evidence.stand_ins)
+    if tested.lacks_tools:
+        verdict = without_tools(verdict)
     return replace(
         verdict,
         mode=_MODE,
@@ -106,27 +124,38 @@ class _Refused(Exception):
     """What the agent left does not let the tests in."""
 
 
+async def _end_shell(backend: SandboxBackend, sandbox: str, key: str) -> None:
+    """An expansion that fails ends a shell whatever functions, aliases and traps it was given; the next command gets a new
+    one."""
+    command = f': "${{t1_{secrets.token_hex(8)}:?}}"'
+    await backend.run(sandbox, RunRequest(key=f"{key}/shell", command=command, limit_s=_CARRY_S))
+
+
 async def _run(
-    task: Task, backend: SandboxBackend, sandbox: str, key: str, limit_s: float, layers: tuple[Layer, ...]
+    task: Task,
+    backend: SandboxBackend,
+    sandbox: str,
+    key: str,
+    limit_s: float,
+    layers: tuple[Layer, ...],
+    *,
+    on_image: bool,
 ) -> Evidence:
     async def command(name: str, text: str, within_s: float = _CARRY_S) -> str | None:
         """None, or what it said when it failed."""
         result = await backend.run(sandbox, RunRequest(key=f"{key}/{name}", command=text, limit_s=within_s))
         return None if result.exit_code == 0 else result.text[-500:]
 
-    # An expansion that fails ends a shell whatever functions, aliases and traps it was given; the next command gets a
-    # new one.
-    await command("shell", f': "${{t1_{secrets.token_hex(8)}:?}}"')
     parcel = base64.b64encode(_packed(layers)).decode()
     places = f"{TESTS} {TOOLS} {NOTES} {SCRATCH} /logs/verifier {_PARCEL}"
-    steps = [f"rm -rf {places} && mkdir -p {NOTES} /logs/verifier && : > {_PARCEL}"]
+    steps = [f"rm -rf {places} && mkdir -p {NOTES} /logs/verifier {posixpath.dirname(_PARCEL)} && : > {_PARCEL}"]
     for at in range(0, len(parcel), _PART_BYTES):
         steps.append(f"base64 -d >> {_PARCEL} <<'T1'\n{parcel[at : at + _PART_BYTES]}\nT1\n")
     steps.append(f"tar -C / --no-same-owner -xzf {_PARCEL} && rm {_PARCEL}")
     for number, step in enumerate(steps):
-        if (said := await command(f"in{number}", f"export PATH={PLAIN_PATH}; {step}")) is not None:
+        if (said := await command(f"in{number}", f"(export PATH={PLAIN_PATH}; {step}\n)")) is not None:
             raise _Refused(f"the tests could not be put into the agent's sandbox: {said}")
-    tests = tests_command(task, tools=len(layers) > 1, subject="", image=False)
+    tests = tests_command(task, tools=len(layers) > 1, subject="", image=on_image)
     request = RunRequest(key=f"{key}/tests", command=f"cd {task.workdir}; {tests}", limit_s=limit_s)
     evidence = await gather(backend, sandbox, await backend.run(sandbox, request))
     await command("out", f"rm -rf {TESTS} {TOOLS} {SCRATCH}")  # reports stay: asked again, the same evidence is there

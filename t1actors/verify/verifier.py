@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from t1actors.sandbox.interface import Limits, SandboxBackend
+from t1actors.sandbox.interface import HOST, Limits, SandboxBackend
 from t1actors.tasks.layers import tests_layer
 from t1actors.tasks.task import Task
 from t1actors.verify.command import uses_pytest
@@ -57,7 +57,7 @@ class Verifier:
         self._tool_layer: ToolLayer | None = None
         self._building = anyio.Lock()
 
-    async def grade(self, task: Task, layer: bytes, *, key: str, base: str = "host") -> Verdict:
+    async def grade(self, task: Task, layer: bytes, *, key: str, base: str = HOST) -> Verdict:
         """As ``verify.grade.grade``. Raises ``VerifyError``, ``SandboxUnavailable``, and ``TaskError`` for tests that
         cannot be read."""
         return await grade(
@@ -72,14 +72,16 @@ class Verifier:
             base=base,
         )
 
-    async def test_live(self, task: Task, sandbox: str, *, key: str) -> Tested:
+    async def test_live(self, task: Task, sandbox: str, *, key: str, base: str = HOST) -> Tested:
         """Run the tests in the agent's own ``sandbox``, which lives on: what they left. Judged by ``judge_live``."""
         layer = await self.tool_layer_for(task)
-        return await run_live(task, self._backend, sandbox, key=key, deadline_s=self._deadline_s, tool_layer=layer)
+        return await run_live(
+            task, self._backend, sandbox, key=key, deadline_s=self._deadline_s, tool_layer=layer, base=base
+        )
 
-    async def grade_live(self, task: Task, sandbox: str, *, key: str) -> Verdict:
+    async def grade_live(self, task: Task, sandbox: str, *, key: str, base: str = HOST) -> Verdict:
         """``test_live``, judged. Raises what the backend raises for that sandbox."""
-        return judge_live(task, await self.test_live(task, sandbox, key=key))
+        return judge_live(task, await self.test_live(task, sandbox, key=key, base=base))
 
     async def tool_layer_for(self, task: Task) -> ToolLayer | None:
         """The tool layer; None for tests that do without. Raises ``VerifyError``, ``TaskError``."""

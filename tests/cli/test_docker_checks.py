@@ -5,7 +5,7 @@ from functools import partial
 import trio
 
 from t1actors.cli.checks import bad, sandbox_checks
-from t1actors.cli.checks_docker import docker_checks
+from t1actors.cli.checks_docker import daemon_checks, docker_checks
 from t1actors.config import DockerConfig, SandboxConfig
 from tests.sandbox.remote import why_no_network
 
@@ -31,6 +31,12 @@ def test_an_image_that_the_daemon_lacks_is_named_with_how_to_make_it(docker_daem
     assert (daemon.verdict, image.verdict) == ("good", "absent")
     assert "nothing" in image.found
     assert "docker import - nothing" in image.fix
+
+
+def test_where_tasks_have_images_of_their_own_the_daemon_alone_is_asked_for(docker_daemon, tmp_path):
+    socket = docker_daemon.socket
+    assert verdicts(trio.run(daemon_checks, DockerConfig(socket=socket, image="nothing"))) == {"daemon": "good"}
+    assert verdicts(trio.run(daemon_checks, DockerConfig(socket=str(tmp_path / "none")))) == {"daemon": "bad"}
 
 
 def test_a_whole_container_is_made_and_run_into_its_limits(docker_daemon):

@@ -1,39 +1,38 @@
 """The pool's process of the storm: works through trials until a signal or a dead fork server ends it.
 
-    python -m tests.sandbox.storm_pool DIRECTORY TRIALS SEED
+    python -m tests.sandbox.storm_pool DIRECTORY TRIALS SEED [SOCKET IMAGE]
 
-Every trial: a sandbox under admission, two commands, the sealed tree graded in a sandbox of its own. ``DIRECTORY/created``
-gets the time of each try to create, ``DIRECTORY/done`` the name of each graded trial; those there are not done again.
+Every trial: a sandbox under admission, two commands, and the sealed tree for the verifier's process.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import sys
 import time
 from pathlib import Path
 
 import anyio
 
 from t1actors.sandbox.admission import Admission
-from t1actors.sandbox.backend import NamespaceBackend
-from t1actors.sandbox.errors import SandboxDied, SandboxGone, SandboxUnavailable
-from t1actors.sandbox.interface import Limits, RunRequest, SandboxSpec
+from t1actors.sandbox.errors import SandboxDied, SandboxGone
+from t1actors.sandbox.interface import RunRequest, SandboxSpec
 from t1actors.sandbox.node_slots import NodeSlots
 from t1actors.sandbox.pool import SandboxPool
 from t1actors.sandbox.shared_bucket import SharedTokenBucket
-from t1actors.tasks.generate import make_task
 from t1actors.tasks.layers import environment_layers
-from t1actors.tasks.reader import read_task
-from t1actors.tasks.write import write_task
-from t1actors.verify.grade import grade
-
-RATE_PER_S = 40.0
-BURST = 12
-MAX_LIVE = 8
-LEASE_S = 6.0
-LIMITS = Limits(memory_mb=64, disk_mb=8, processes=16)
+from tests.sandbox.storm_parts import (
+    BURST,
+    LEASE_S,
+    LIMITS,
+    MAX_LIVE,
+    RATE_PER_S,
+    backend_at,
+    names_of,
+    noting,
+    run_process,
+    the_task,
+)
 
 
 class Noting:
@@ -50,23 +49,13 @@ class Noting:
         return await self._backend.create(spec)
 
 
-def noting(path: Path):
-    """A file of lines, each whole or not there."""
-    return open(path, "ab", buffering=0)
-
-
-async def main(directory: Path, trials: int, seed: int) -> int:
-    made = make_task(seed=7, level=1)
-    if not (directory / "tasks" / made.name).exists():
-        write_task(made, directory / "tasks")
-    task = read_task(directory / "tasks" / made.name)
-    done = set((directory / "done").read_text().split())
-    left = [f"s{n // 100}.t{n % 100}" for n in range(trials)]
-    left = [name for name in left if name not in done]
+async def main(directory: Path, trials: int, seed: int, daemon: list[str]) -> int:
+    task = the_task(directory)
+    sealed = set(os.listdir(directory / "sealed"))
+    left = [name for name in names_of(trials) if name not in sealed]
     random.Random(seed).shuffle(left)
-    graders = NamespaceBackend(directory / "graders", name="verifier")
-    inner = NamespaceBackend(directory / "sandboxes", name="pool")
-    with noting(directory / "created") as created, noting(directory / "done") as file:
+    inner = backend_at(directory / "sandboxes", "pool", daemon)
+    with noting(directory / "created") as created:
         bucket = SharedTokenBucket(directory / "node" / "bucket", rate_per_s=RATE_PER_S, burst=BURST)
         node = NodeSlots(directory / "node", owner="storm", max_live=MAX_LIVE, lease_s=LEASE_S)
         pool = SandboxPool(Noting(inner, created), Admission(bucket, MAX_LIVE, node=node))
@@ -77,27 +66,25 @@ async def main(directory: Path, trials: int, seed: int) -> int:
             )
             while True:
                 try:
-                    await pool.create(spec, deadline_s=20)
+                    await pool.create(spec, deadline_s=30)
                     for number, command in enumerate(("echo x >made; ls", "cat made")):
                         await pool.run(name, RunRequest(key=f"{name}/{number}", command=command, limit_s=10))
                     layer = await pool.seal(name)
+                    break
+                except (SandboxGone, SandboxDied):  # somebody killed its shim, or all inside
                     await pool.kill(name)
-                    verdict = await grade(task, layer, graders, key=name, deadline_s=30, lease_s=LEASE_S, limits=LIMITS)
-                except (SandboxGone, SandboxDied):  # somebody killed its shim
-                    await pool.kill(name)
-                    continue
-                if verdict.outcome == "graded":
-                    file.write(f"{name}\n".encode())
-                    return
+            fresh = directory / f".{name}"
+            fresh.write_bytes(layer)
+            fresh.rename(directory / "sealed" / name)
+            await pool.kill(name)
 
         async def work() -> None:
             while left:
                 await trial(left.pop())
 
-        async with inner.running(), graders.running():
-            await graders.reap()
+        async with inner.running():
             for key in await pool.reattach():
-                if key in done:
+                if key in sealed:
                     await pool.kill(key)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(pool.keep_leases, LEASE_S / 4)
@@ -111,8 +98,4 @@ async def main(directory: Path, trials: int, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    loop = "trio" if int(sys.argv[3]) % 2 else "asyncio"
-    try:
-        sys.exit(anyio.run(main, Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), backend=loop))
-    except* SandboxUnavailable:  # the fork server is dead: whoever supervises starts this process again
-        os._exit(3)
+    run_process(main)

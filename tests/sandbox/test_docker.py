@@ -17,7 +17,7 @@ from t1actors.sandbox.archive import archive_of_files, find_file, walk
 from t1actors.sandbox.choice import make_backend
 from t1actors.sandbox.docker.backend import DockerBackend
 from t1actors.sandbox.docker.daemon import Daemon, DaemonFailed, container_name
-from t1actors.sandbox.errors import SandboxGone, SandboxRefused, SandboxUnavailable
+from t1actors.sandbox.errors import SandboxRefused, SandboxUnavailable
 from t1actors.sandbox.interface import Layer, RunRequest, SandboxSpec
 from t1actors.sandbox.wire import name_of
 from tests.docker_daemon import FIRST_REMAPPED_ID, docker_of, own_daemon
@@ -199,6 +199,19 @@ def test_a_stand_in_image_that_the_daemon_lacks_is_said_before_anything_starts(d
     anyio.run(main)
 
 
+def test_where_sandboxes_have_bases_of_their_own_no_stand_in_need_be_there(docker):
+    settings = SandboxConfig(backend="docker", docker=DockerConfig(socket=docker.daemon.socket, image="no-such-image"))
+
+    async def main():
+        backend = make_backend(settings, docker.root, name="b")
+        async with backend.running():
+            await backend.create(SandboxSpec(key="one", base=docker.daemon.image))
+            await backend.kill("one")
+
+    anyio.run(main)
+    docker.assert_nothing_left()
+
+
 def test_without_a_daemon_the_reason_and_what_to_install_are_said(tmp_path):
     pytest.importorskip("aiodocker", reason="needs aiodocker: pip install -e '.[docker]'")
 
@@ -254,33 +267,6 @@ def test_where_the_daemon_remaps_users_a_sandbox_has_a_network_too(tmp_path):
         changed, written = live(body)
         assert changed.count("Operation not permitted") == 2
         assert written == "tap0\n"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("docker_daemon")
-def test_a_sandbox_outlives_a_crash_of_the_daemon_and_what_could_not_be_removed_is_at_the_next_start(tmp_path):
-    with own_daemon() as daemon:
-        live = Live(tmp_path / "sandboxes", daemon)
-
-        async def without_a_daemon(backend):
-            await backend.create(SandboxSpec(key="one", lease_s=60.0))
-            await backend.run("one", request("1", "echo work >f; sleep 1000 &"))
-            daemon.kill()
-            assert (await backend.run("one", request("2", "cat f"))).text == "work\n"
-            assert find_file(await backend.seal("one"), "/app/f") == b"work\n"
-            with pytest.raises(SandboxUnavailable, match="removing container"):
-                await backend.kill("one")
-            with pytest.raises(SandboxGone):
-                await backend.run("one", request("3", "echo"))
-            daemon.start()
-
-        async def afterwards(backend):
-            assert await backend.list() == []
-            await backend.create(SandboxSpec(key="one"))
-
-        live(without_a_daemon, expect_left=True)
-        assert len(live.containers()) == 1
-        live(afterwards)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What is inside cannot reach what is outside: canaries, privileges, network, limits."""
 
 import os
+import socket
 import stat
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import t1actors
 from t1actors.sandbox.archive import archive_of_directory, archive_of_files
 from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.errors import SandboxDied
 from t1actors.sandbox.interface import Layer, Limits, RunRequest, SandboxSpec
 from tests.sandbox.conftest import Live
 
@@ -55,7 +57,16 @@ def test_canaries_in_every_place_of_the_host_are_out_of_reach(live, tmp_path):
         path.write_text("canary-5b1f")
         path.chmod(0o644)
         planted.append(path)
-    outside = [*map(str, planted), str(Path(t1actors.__file__).parent), str(Path.home() / ".bashrc"), str(tmp_path)]
+    repository = Path(t1actors.__file__).parents[1]
+    outside = [
+        *map(str, planted),
+        str(repository),
+        str(repository / "examples" / "tasks"),
+        str(live.root),
+        str(tmp_path),
+    ]
+    outside += [str(Path.home() / ".bashrc"), "/var/run/docker.sock", "/run/docker.sock"]
+    outside += [live.daemon.socket] if live.daemon else []
 
     async def body(backend):
         other = Layer(archive=archive_of_files({"canary-5b1f": b"canary-5b1f"}), at="/app")
@@ -82,6 +93,32 @@ def test_canaries_in_every_place_of_the_host_are_out_of_reach(live, tmp_path):
     assert [line for line in found if line != f"PLACE {Path.home()}/.bashrc"] == []
     assert seen.text.endswith("walked True\n")
     assert "CONTENT b'/app/own'" in control.text
+
+
+KNOCK = """
+import socket, sys
+for address in sys.argv[1:]:
+    try:
+        socket.socket(socket.AF_UNIX).connect(address.replace("@", chr(0)))
+        print("reached", address)
+    except OSError:
+        pass
+print("canary" in open("/proc/net/unix").read())
+"""
+
+
+def test_no_socket_of_the_host_can_be_reached_by_its_path_or_by_its_name(live, tmp_path):
+    path, name = tmp_path / "canary.sock", f"@canary-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as other:
+        one.bind(str(path))
+        other.bind(name.replace("@", chr(0)))
+        for listener in (one, other):
+            listener.listen()
+        places = [str(path), name, "/var/run/docker.sock", "/run/systemd/private", str(live.root / "one" / "sock")]
+        places += [live.daemon.socket] if live.daemon else []
+        knock = Layer(archive=archive_of_files({"knock.py": KNOCK.encode()}), at="/knock", read_only=True)
+        command = f"python3 -I -S /knock/knock.py {' '.join(places)}"
+        assert one_command(live, command, layers=(knock,)).text == "False\n"
 
 
 LEADS_OUT = [
@@ -213,6 +250,21 @@ def assert_confined(text):
     assert int(processes) <= 10  # nothing of the host's process list
 
 
+CALLS = """
+import ctypes, errno, os
+call = ctypes.CDLL(None, use_errno=True).syscall
+def said(number, *arguments):
+    return "went through" if call(number, *arguments) >= 0 else errno.errorcode[ctypes.get_errno()]
+print(said(435, 0, 0), said(0x40000000 | 39) if os.uname().machine == "x86_64" else "EPERM")
+"""
+
+
+def test_clone3_is_not_there_and_calls_of_the_x32_kind_are_refused(refusals):
+    result = refusals(f"python3 -I -S -c '{CALLS}'")
+    assert result.text.split()[0] == "ENOSYS"
+    assert result.text.split()[1] in ("EPERM", "ENOSYS")
+
+
 def test_two_sandboxes_of_namespaces_have_different_user_ids_of_no_host_user(namespaces):
     async def body(backend):
         return [(await backend.create(SandboxSpec(key=key))).isolation for key in ("a", "b")]
@@ -264,6 +316,29 @@ def test_no_descriptor_of_the_host_is_open_in_any_process_inside(live):
 
 def test_memory_beyond_the_limit_kills_the_hog_and_the_trial_goes_on(live):
     hog_memory(live, use_cgroups=True)
+
+
+MEMFD = "import os; fd = os.memfd_create('x'); [os.write(fd, bytes(1 << 20)) for _ in range(900)]"
+
+
+def test_memory_that_is_a_file_without_a_name_counts(live):
+    async def body(backend):
+        await backend.create(SandboxSpec(key="one", limits=Limits(memory_mb=128)))
+        try:
+            command = f'python3 -c "{MEMFD}"'
+            result = await backend.run("one", RunRequest(key="1", command=command, limit_s=30.0))
+        except SandboxDied as error:  # the kernel may choose any process of the group
+            return error.cause
+        return result.limit_hit
+
+    assert live(body) == "memory"
+
+
+def test_shared_memory_has_a_limit_of_its_own(live):
+    fill = "head -c 900M /dev/zero >/dev/shm/x; stat -c %s /dev/shm/x"
+    result = one_command(live, fill, limits=Limits(memory_mb=256))
+    assert "No space left" in result.text
+    assert int(result.text.split()[-1]) <= 64 << 20
 
 
 def test_without_control_groups_a_watchdog_holds_the_memory_limit(namespaces):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from t1actors.tasks.network import NetworkNeeds
 from t1actors.tasks.reader import read_task
 from t1actors.tasks.record import as_checked
 from t1actors.verify.task_check import check_task
+from tests.docker_daemon import COMPILER, PACKAGES, Daemon, base_image, docker_of
 from tests.verify.trials import Bench, on_a_bench
 
 DIRECTORY = Path(__file__).parents[2] / "examples" / "tasks"
@@ -76,3 +81,33 @@ def test_the_first_step_alone_is_worth_one_assertion(name: str):
     verdict = on_a_bench(lambda bench: bench.trial(as_checked(task, (), ()), [FIRST_STEPS[name]], name))
     assert (verdict.outcome, verdict.passed) == ("graded", 1)
     assert verdict.expected == len(task.expected) - len(task.baseline)
+
+
+@pytest.fixture(scope="module")
+def image(docker_daemon: Daemon) -> str:
+    """What the tasks' Dockerfiles name, in the daemon: with a compiler."""
+    if not shutil.which("cc"):
+        pytest.skip("needs cc: apt-get install build-essential")
+    docker_of(f"unix://{docker_daemon.socket}")("import", "-", "debian:12", data=base_image((*PACKAGES, *COMPILER)))
+    return "debian:12"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("host_base", "runs"), [("false", 3), ("true", 1)], ids=["their own image", "a stand-in"])
+def test_all_six_pass_their_check_on_docker(
+    docker_daemon: Daemon, image: str, tmp_path: Path, host_base: str, runs: int
+):
+    shutil.copytree(DIRECTORY, tmp_path / "tasks", ignore=shutil.ignore_patterns(".checked"))
+    sets = [
+        "sandbox.backend=docker",
+        f"sandbox.docker.socket={docker_daemon.socket}",
+        f"sandbox.docker.image={image}",
+        f"sandbox.host_base={host_base}",
+    ]
+    command = [sys.executable, "-m", "t1actors", "task", "check", str(tmp_path / "tasks"), "--runs", str(runs)]
+    command += [word for pair in sets for word in ("--set", pair)]
+    root = DIRECTORY.parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'kernels'}"}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6 of 6 tasks passed" in done.stdout

@@ -14,15 +14,12 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from anyio import to_thread
-
 from t1actors.sandbox.backend import ShimBackend
-from t1actors.sandbox.docker.daemon import container_name, socket_path
+from t1actors.sandbox.docker.daemon import socket_path
 from t1actors.sandbox.docker.reconcile import FIX_DOCKER, DaemonClient
-from t1actors.sandbox.errors import SandboxRefused, SandboxUnavailable
+from t1actors.sandbox.errors import SandboxUnavailable
 from t1actors.sandbox.fork_server import ShimKind
-from t1actors.sandbox.interface import BaseImage, Leftover, SandboxSpec
-from t1actors.sandbox.reaper import answers
+from t1actors.sandbox.interface import Leftover
 from t1actors.sandbox.wire import name_of
 
 FORK_SERVER = "t1actors.sandbox.docker.forkserver"
@@ -31,16 +28,17 @@ FORK_SERVER = "t1actors.sandbox.docker.forkserver"
 class DockerBackend(ShimBackend):
     """See the module. Use inside ``async with backend.running():``."""
 
-    def __init__(self, root: Path, *, name: str, socket: str, image: str) -> None:
+    def __init__(self, root: Path, *, name: str, socket: str, image: str, needs_image: bool = True) -> None:
         """
         Args:
             root, name: as in ``ShimBackend``.
             socket: the daemon's, as a path or ``unix:///path``.
             image: what the base ``host`` means here: an image that the daemon has, with bash and, to grade, python3.
+            needs_image: False where sandboxes have bases of their own, so that it need not be there.
         """
         kind = ShimKind("docker", FORK_SERVER, (socket_path(socket), image), FIX_DOCKER)
         super().__init__(root, name=name, kind=kind)
-        self._image = image
+        self._image = image if needs_image else ""
         self._daemon = DaemonClient(socket, self.prefix)
 
     @asynccontextmanager
@@ -50,7 +48,7 @@ class DockerBackend(ShimBackend):
             reason = f"user {os.geteuid()} is not root"
             raise SandboxUnavailable("starting the fork server", reason, "Run as root of the host")
         async with self._daemon.running():
-            await self._daemon.image_id(self._image)
+            await (self._daemon.image_id(self._image) if self._image else self._daemon.version())
             async with super().running():
                 yield self
 
@@ -67,26 +65,7 @@ class DockerBackend(ShimBackend):
     async def reap(self, *, dry_run: bool = False) -> list[Leftover]:
         """As ``SandboxBackend``; containers are found by their names, and belong to somebody as long as a shim answers."""
         found = await super().reap(dry_run=dry_run)
-        for name in await self._daemon.names():
-            if await to_thread.run_sync(answers, self.root / name):
-                continue
-            trouble = ""
-            if not dry_run:
-                try:
-                    await self._daemon.remove(name)
-                except SandboxUnavailable as error:
-                    trouble = str(error)
-            found.append(Leftover(kind="container", name=container_name(self.prefix, name), trouble=trouble))
-        return found
-
-    def _base(self, spec: SandboxSpec) -> BaseImage:
-        over = next((layer.at for layer in spec.layers if layer.over_base), None)
-        if over is not None:
-            text = f"the layer at {over} is laid over what the base has there, which Docker's sandboxes do not know"
-            raise SandboxRefused(
-                f"sandbox {spec.key}: {text}; use namespaces (sandbox.backend), or give the whole tree"
-            )
-        return super()._base(spec)
+        return [*found, *await self._daemon.reap(self.root, dry_run=dry_run)]
 
     async def kill(self, sandbox: str) -> None:
         """Idempotent. A container whose shim died is removed too."""

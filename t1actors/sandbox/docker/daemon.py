@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from typing import Any
 
 from t1actors.sandbox.shim.linux import StepFailed
@@ -16,6 +17,9 @@ from t1actors.sandbox.shim.linux import StepFailed
 _VERSION = "v1.41"  # Docker 20.10, the oldest that has private control group namespaces
 _PATIENCE_S = 60.0
 _LARGEST_ANSWER_BYTES = 16 << 20
+AWAY_S = 20.0
+"""How long a daemon that is away is waited for where somebody counts on it: one that is restarted is back within seconds."""
+_LOOK_AGAIN_S = 0.2
 
 
 class DaemonFailed(StepFailed):
@@ -33,25 +37,19 @@ class Daemon:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def ask(self, step: str, method: str, what: str, body: object = None) -> Any:
-        """The answer's JSON, None if it has none. ``step`` is what to call this in errors. Raises ``DaemonFailed``."""
+    def ask(self, step: str, method: str, what: str, body: object = None, *, away_s: float = 0.0) -> Any:
+        """The answer's JSON, None if it has none. ``step`` is what to call this in errors; a daemon that is away is waited
+        for ``away_s``. Raises ``DaemonFailed``."""
         content = b"" if body is None else json.dumps(body).encode()
-        head = (
-            f"{method} /{_VERSION}{what} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-        )
         try:
-            answer = self._exchange(head.encode() + content)
+            answer = self._exchange(request(method, what, content), away_s)
         except OSError as error:
             raise DaemonFailed(step, f"the Docker daemon at {self.path}: {error.strerror or error}") from error
-        status, text = _parsed(step, answer)
+        text = answered(step, answer)
         try:
-            found: Any = json.loads(text) if text else None
-            if status >= 400:
-                raise DaemonFailed(step, str(found["message"]), status)
-        except (ValueError, KeyError, TypeError) as error:
-            raise DaemonFailed(step, f"not an answer: {text[:80]!r}", status) from error
-        return found
+            return json.loads(text) if text else None
+        except ValueError as error:
+            raise DaemonFailed(step, f"not an answer: {text[:80]!r}") from error
 
     def remove(self, container: str) -> None:
         """Kill and delete the container and its anonymous volumes; fine if it is not there. Raises ``DaemonFailed``."""
@@ -61,17 +59,51 @@ class Daemon:
             if error.status != 404:
                 raise
 
-    def _exchange(self, request: bytes) -> bytes:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_PATIENCE_S)
-            connection.connect(self.path)
-            connection.sendall(request)
+    def _exchange(self, question: bytes, away_s: float) -> bytes:
+        with self._connected(away_s) as connection:
+            connection.sendall(question)
             parts = bytearray()
             while data := connection.recv(1 << 16):
                 parts += data
                 if len(parts) > _LARGEST_ANSWER_BYTES:
                     raise OSError(0, f"an answer of more than {_LARGEST_ANSWER_BYTES:,} bytes")
             return bytes(parts)
+
+    def _connected(self, away_s: float) -> socket.socket:
+        until_s = time.monotonic() + away_s
+        while True:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.settimeout(_PATIENCE_S)
+            try:
+                connection.connect(self.path)
+            except OSError:
+                connection.close()
+                if time.monotonic() >= until_s:
+                    raise
+                time.sleep(_LOOK_AGAIN_S)
+            else:
+                return connection
+
+
+def request(method: str, what: str, content: bytes, content_type: str = "application/json") -> bytes:
+    """One question, after whose answer the daemon closes the connection."""
+    head = (
+        f"{method} /{_VERSION}{what} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n"
+        f"Content-Type: {content_type}\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content
+
+
+def answered(step: str, answer: bytes) -> bytes:
+    """What a whole answer says. Raises ``DaemonFailed``: a refusal, or no answer."""
+    status, text = _parsed(step, answer)
+    if status < 400:
+        return text
+    try:
+        message = str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DaemonFailed(step, f"not an answer: {text[:80]!r}", status) from error
+    raise DaemonFailed(step, message, status)
 
 
 def _parsed(step: str, answer: bytes) -> tuple[int, bytes]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import sys
@@ -23,9 +24,9 @@ from typing import NamedTuple
 
 from t1actors.sandbox.archive import OPAQUE_ATTRIBUTE, walk
 from t1actors.sandbox.docker.attendant import Attended, in_child, run_attendant
-from t1actors.sandbox.docker.daemon import Daemon, DaemonFailed, container_name
+from t1actors.sandbox.docker.daemon import AWAY_S, Daemon, DaemonFailed, container_name
 from t1actors.sandbox.docker.limits import ContainerLimits, takes_up
-from t1actors.sandbox.docker.recipe import container_recipe
+from t1actors.sandbox.docker.recipe import LABEL_STANDS_IN, container_recipe
 from t1actors.sandbox.docker.tree import complete_init_layer, finish_mounts, make_like_below, owned_as
 from t1actors.sandbox.errors import SandboxRefused
 from t1actors.sandbox.shim import linux
@@ -39,6 +40,7 @@ from t1actors.sandbox.shim.shell import Shell
 from t1actors.sandbox.unpack import remove_tree
 from t1actors.sandbox.wire import HOST, NO_NETWORK, Create, LayerBytes, Made, split_layers
 
+_NO_BASH = re.compile(r"exec: \W*bash\W.*(not found|no such file)", re.IGNORECASE)
 _DEATH_PATIENCE_S = 30.0
 _LOOK_AGAIN_MS = 20
 
@@ -70,6 +72,7 @@ class _Place(NamedTuple):
     lowers: tuple[str, ...]
     environment: dict[str, str]
     pid: int
+    stands_in_for: str
 
 
 class Container:
@@ -104,20 +107,20 @@ class Container:
         layers = split_layers(order, data)
         if order.network != NO_NETWORK:
             find_tool()  # before anything is made
-        for layer in layers:
-            for _ in walk(layer.archive):  # all of it is checked before anything is made
+        for archive in filter(None, (layer.archive for layer in layers)):
+            for _ in walk(archive):  # all of it is checked before anything is made
                 pass
         self._make_control()
         self._make_container(order)
         place = self._place = self._look()
         self._lay_out(place, order, layers)
-        self._kind.daemon.ask("starting the container", "POST", f"/containers/{place.id}/start")
+        self._start(place)
         laid_out_s = time.monotonic()
         place = self._place = self._look()
         self._pid_fd = os.pidfd_open(place.pid)
         limits = ContainerLimits(place.pid, place.upper, order.disk_mb)
-        fixed = [(layer.at, layer.archive) for layer in layers if layer.read_only]
-        in_child(lambda: finish_mounts(self._pid_fd, place.upper, fixed))
+        fixed = [(layer.at, None if layer.over_base else layer.archive) for layer in layers if layer.read_only]
+        in_child(lambda: finish_mounts(self._pid_fd, place.upper, fixed, order.workdir))
         if order.network != NO_NETWORK:
             self._network = start_network(place.pid, order.refused)
         own_user = os.readlink(f"/proc/{place.pid}/ns/user") != os.readlink("/proc/self/ns/user")
@@ -127,7 +130,7 @@ class Container:
         shell = Shell(control, status, limits.disk_is_full, limits.counters, order.output_bytes, root_uid)
         made = Made(
             existed=False,
-            base=f"{order.base if order.base != HOST else self._kind.image} {place.image_id}",
+            base=place.image_id if order.base == place.image_id else f"{self._image(order)} {place.image_id}",
             namespaces=[name for name in NAMESPACES if name != "user" or own_user],
             uid_map=_read(f"/proc/{place.pid}/uid_map"),
             limits=[
@@ -139,6 +142,7 @@ class Container:
             warnings=[
                 "disk is only watched, a burst can overshoot",
                 *([] if own_user else ["root inside is the host's user 0: the daemon remaps no users"]),
+                *([f"another image stands in for {place.stands_in_for}"] if place.stands_in_for else []),
             ],
             network=self._network.active if self._network else NO_NETWORK,
             phases={
@@ -198,13 +202,12 @@ class Container:
         os.open(f"{self._directory}/control/alive", os.O_RDWR | os.O_CLOEXEC)
 
     def _make_container(self, order: Create) -> None:
-        image = self._kind.image if order.base == HOST else order.base
-        recipe = container_recipe(self._kind.prefix, self._name, self._directory, image, order)
+        recipe = container_recipe(self._kind.prefix, self._name, self._directory, self._image(order), order)
         ask = self._kind.daemon.ask
         what = f"/containers/create?name={self._container}"
         try:
             try:
-                ask("creating the container", "POST", what, recipe)
+                ask("creating the container", "POST", what, recipe, away_s=AWAY_S)
             except DaemonFailed as error:
                 if error.status != 409:
                     raise
@@ -214,6 +217,18 @@ class Container:
         except DaemonFailed as error:
             if error.status == 404 and order.base != HOST:
                 text = f"base {order.base!r} is not known to the Docker daemon; `docker load` or `docker import` it"
+                raise SandboxRefused(text) from error
+            raise
+
+    def _image(self, order: Create) -> str:
+        return self._kind.image if order.base == HOST else order.base
+
+    def _start(self, place: _Place) -> None:
+        try:
+            self._kind.daemon.ask("starting the container", "POST", f"/containers/{place.id}/start")
+        except DaemonFailed as error:
+            if _NO_BASH.search(error.reason):
+                text = f"the image {place.image_id} has no bash; build one on it that has: RUN or COPY it"
                 raise SandboxRefused(text) from error
             raise
 
@@ -234,18 +249,18 @@ class Container:
             tuple(driver["Data"]["LowerDir"].split(":")),
             dict(pair.partition("=")[::2] for pair in found["Config"]["Env"] or ()),
             found["State"]["Pid"],
+            str(found["Config"]["Labels"].get(LABEL_STANDS_IN, "")),
         )
 
     def _lay_out(self, place: _Place, order: Create, layers: list[LayerBytes]) -> None:
         complete_init_layer(place.lowers, RESOLV_CONF if order.network != NO_NETWORK else "")
         for layer in layers:
             directory = make_like_below(place.upper, place.lowers, layer.at)
-            if layer.read_only:  # a mount will be there
+            if not layer.archive or (layer.read_only and not layer.over_base):  # a mount will be there
                 os.close(directory)
             else:
                 with owned_as(place.upper):
                     lay_out(layer.archive, directory, overlay=OPAQUE_ATTRIBUTE)
-        os.close(make_like_below(place.upper, place.lowers, order.workdir))
         if takes_up(place.upper, order.disk_mb):
             raise SandboxRefused(f"the layers do not fit the disk of {order.disk_mb} MB; raise limits.disk_mb")
 

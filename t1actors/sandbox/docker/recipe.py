@@ -13,6 +13,8 @@ from t1actors.sandbox.wire import Create, key_of
 LABEL_ROOT = "t1actors.root"
 LABEL_NAME = "t1actors.name"
 """The labels of every container: whose it is, and which sandbox."""
+LABEL_STANDS_IN = "t1actors.stands-in-for"
+"""The label of an image, and so of its containers, that was built on another base than the ones its Dockerfile names."""
 
 _CAPABILITIES = (
     "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "NET_BIND_SERVICE", "SYS_CHROOT",

@@ -71,22 +71,27 @@ def owned_as(root: str) -> Generator[None]:
         linux.set_file_system_ids(0, 0)
 
 
-def finish_mounts(pid_fd: int, upper: str, fixed: Sequence[tuple[str, bytes]]) -> None:
+def finish_mounts(pid_fd: int, upper: str, fixed: Sequence[tuple[str, bytes | None]], workdir: str) -> None:
     """Inside the container's mount namespace, as host root, while nothing of the trial runs. ``fixed``: where a read-only
-    layer goes, and its archive."""
+    layer goes, and its archive, or None for what is there already. ``workdir`` may lie behind links of the image."""
     owner = os.stat(upper)
     linux.enter(pid_fd, linux.CLONE_NEWNS, "the container's mount namespace")
     for name in NETWORK_FILES:
         with contextlib.suppress(StepFailed):  # a daemon that mounts nothing there
             linux.unmount(f"/etc/{name}")
+    with owned_as("/"):
+        os.makedirs(workdir, 0o755, exist_ok=True)
     locked = linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID
     for at, archive in fixed:
         if _directory("/", at) is None:
             raise StepFailed(f"finding {at} in the root (a layer must not replace it)", errno.ENOENT)
-        linux.mount("t1-layer", at, "tmpfs", flags=linux.MS_NOSUID | linux.MS_NODEV, options="mode=755")
-        os.chown(at, owner.st_uid, owner.st_gid)
-        with owned_as(at):
-            lay_out(archive, os.open(at, OPEN_DIRECTORY))
+        if archive is None:
+            linux.mount(at, at, flags=linux.MS_BIND)
+        else:
+            linux.mount("t1-layer", at, "tmpfs", flags=linux.MS_NOSUID | linux.MS_NODEV, options="mode=755")
+            os.chown(at, owner.st_uid, owner.st_gid)
+            with owned_as(at):
+                lay_out(archive, os.open(at, OPEN_DIRECTORY))
         linux.mount("none", at, flags=locked | linux.MS_NODEV, named=f"{at} (read-only)")
     linux.mount("none", "/dev", flags=locked, named="/dev (read-only)")
 
