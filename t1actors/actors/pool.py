@@ -37,8 +37,9 @@ from t1actors.actors.pool_effects import (
     run_key,
     trial_of,
 )
-from t1actors.actors.pool_events import diverged, failed, restored
+from t1actors.actors.pool_events import diverged, failed, not_made, restored
 from t1actors.actors.pool_state import PoolState, fold_pool
+from t1actors.actors.quarantine import QUARANTINED
 from t1actors.actors.restoring import Diverged, Restoring
 from t1actors.actors.task_files import TaskFiles
 from t1actors.events import (
@@ -54,7 +55,6 @@ from t1actors.events import (
     SandboxRetried,
     SandboxSealed,
     StepOpened,
-    TaskQuarantined,
     TimerFired,
     TrialCancelled,
     TrialFailed,
@@ -75,7 +75,7 @@ from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, Sand
 from t1actors.sandbox.errors import SandboxSealed as SealedMeanwhile
 from t1actors.sandbox.interface import Leftover, RunRequest, RunResult, SandboxBackend, SandboxSpec
 from t1actors.sandbox.pool import PoolCreated, SandboxPool
-from t1actors.sandbox.retries import Retry, RetryPolicy
+from t1actors.sandbox.retries import Retry, RetryPolicy, is_infrastructure
 from t1actors.tasks.task import Task, TaskError
 
 COMMAND_MARGIN_S = 30.0
@@ -227,10 +227,7 @@ class Pool:
         if what == "create" and going_on:
             seconds = self._config.rollout.trial_deadline_s
             return Decision(effects=[Wait(key=f"{trial}{DEADLINE}", seconds=seconds)])
-        quarantined = [
-            TaskQuarantined(task=task, tries=tries.count, cause=tries.cause, detail=tries.detail)
-            for task, tries in state.quarantine.due(self._config.sandbox.quarantine_after)
-        ]
+        quarantined = state.quarantine.due(self._config.sandbox.quarantine_after)
         reclaim = self._reclaim_if_idle(state, trial)
         return Decision(events=quarantined, effects=reclaim, cancels=[f"{trial}{DEADLINE}"] if reclaim else [])
 
@@ -253,7 +250,7 @@ class Pool:
         started_s = anyio.current_time()
         if why := self._state.quarantine.tasks.get(effect.task):
             detail = f"no sandbox can be made for task {effect.task}: {why}"
-            return [TrialFailed(trial=effect.trial, cause="quarantined", detail=detail)]
+            return [TrialFailed(trial=effect.trial, cause=QUARANTINED, detail=detail)]
         try:
             task = self._tasks.read(effect.task)
             self._live_tests.check(task)
@@ -261,14 +258,17 @@ class Pool:
             image_s = anyio.current_time() - started_s
             made = await self._made(self._spec(effect.trial, task, start))
         except TaskError as error:
-            return self._not_made(effect, "task", str(error))
+            return [not_made(effect.trial, "task", str(error), own_fault=True)]
         except SandboxUnavailable:
             raise  # the fork server is gone, or the host changed: a restarted pool finds out, a failed trial would not
         except TimeoutError as error:
             detail = f"no sandbox within {config.create_deadline_s:g} s (sandbox.create_deadline_s)"
-            return self._not_made(effect, type(error).__name__, detail)
-        except (SandboxError, BuildFailed, ImageMissing) as error:
-            return self._not_made(effect, type(error).__name__, str(error))
+            return [not_made(effect.trial, type(error).__name__, detail)]
+        except SandboxError as error:
+            own_fault = not is_infrastructure(error)
+            return [not_made(effect.trial, type(error).__name__, str(error), own_fault=own_fault)]
+        except (BuildFailed, ImageMissing) as error:
+            return [not_made(effect.trial, type(error).__name__, str(error), own_fault=True)]
         except ImageError as error:  # the store's fault, and no task's
             return [failed(effect.trial, error)]
         self._restoring.whole(effect.trial)  # nothing was run in it
@@ -286,14 +286,6 @@ class Pool:
                 image=start.image,
             )
         ]
-
-    def _not_made(self, effect: Create, cause: str, detail: str) -> list[AnyEvent]:
-        """With the try that is the last one its task is named first, so that who replaces the trial takes another."""
-        failed = TrialFailed(trial=effect.trial, cause=cause, detail=detail, creating=True)
-        after, quarantine = self._config.sandbox.quarantine_after, self._state.quarantine
-        if not quarantine.is_last(effect.task, after):
-            return [failed]
-        return [TaskQuarantined(task=effect.task, tries=after, cause=cause, detail=detail), failed]
 
     def _spec(self, trial: str, task: Task, start: Start) -> SandboxSpec:
         limits = limits_of(self._config.sandbox, command_s=self._config.rollout.command_deadline_s)

@@ -11,6 +11,11 @@ def failed(trial: str, error: Exception) -> TrialFailed:
     return TrialFailed(trial=trial, cause=type(error).__name__, detail=str(error))
 
 
+def not_made(trial: str, cause: str, detail: str, *, own_fault: bool = False) -> TrialFailed:
+    """No sandbox could be made for the trial; ``own_fault``: by its task's own doing."""
+    return TrialFailed(trial=trial, cause=cause, detail=detail, creating=True, own_fault=own_fault)
+
+
 def restored(trial: str, made: Restored | None) -> list[AnyEvent]:
     """Its sandbox was made again; nothing where it was not."""
     if made is None:

@@ -54,7 +54,7 @@ def fold_pool(state: PoolState, event: AnyEvent | UnknownEvent) -> PoolState:
             state.ending[event.trial] = state.in_play.pop(event.trial)
         case SandboxReady():
             if event.trial in state.in_play:
-                state.quarantine.made(state.in_play[event.trial])
+                state.quarantine.succeeded(state.in_play[event.trial])
             if event.image and event.trial in state.held:
                 state.images[event.trial] = event.image
         case TaskQuarantined():
