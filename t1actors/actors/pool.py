@@ -37,7 +37,7 @@ from t1actors.actors.pool_effects import (
     run_key,
     trial_of,
 )
-from t1actors.actors.pool_events import diverged, failed, not_made, restored
+from t1actors.actors.pool_events import diverged, failed, not_made, quarantined, restored
 from t1actors.actors.pool_state import PoolState, fold_pool
 from t1actors.actors.quarantine import QUARANTINED
 from t1actors.actors.restoring import Diverged, Restoring
@@ -227,9 +227,13 @@ class Pool:
         if what == "create" and going_on:
             seconds = self._config.rollout.trial_deadline_s
             return Decision(effects=[Wait(key=f"{trial}{DEADLINE}", seconds=seconds)])
-        quarantined = state.quarantine.due(self._config.sandbox.quarantine_after)
+        due = state.quarantine.due(self._config.sandbox.quarantine_after)
         reclaim = self._reclaim_if_idle(state, trial)
-        return Decision(events=quarantined, effects=reclaim, cancels=[f"{trial}{DEADLINE}"] if reclaim else [])
+        return Decision(
+            events=[quarantined(task, tries) for task, tries in due],
+            effects=reclaim,
+            cancels=[f"{trial}{DEADLINE}"] if reclaim else [],
+        )
 
     def _stop(self, state: PoolState, trial: str) -> Decision:
         """End all that is under way for the trial; it is reclaimed now, or once that has ended."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from t1actors.actors.quarantine import Tries
 from t1actors.actors.restoring import Diverged, Restored
-from t1actors.events import AnyEvent, ObservationDiverged, SandboxRestored, TrialFailed
+from t1actors.events import AnyEvent, ObservationDiverged, SandboxRestored, TaskQuarantined, TrialFailed
 
 
 def failed(trial: str, error: Exception) -> TrialFailed:
@@ -14,6 +15,11 @@ def failed(trial: str, error: Exception) -> TrialFailed:
 def not_made(trial: str, cause: str, detail: str, *, own_fault: bool = False) -> TrialFailed:
     """No sandbox could be made for the trial; ``own_fault``: by its task's own doing."""
     return TrialFailed(trial=trial, cause=cause, detail=detail, creating=True, own_fault=own_fault)
+
+
+def quarantined(task: str, tries: Tries) -> TaskQuarantined:
+    """It is enough: the task is drawn no more."""
+    return TaskQuarantined(task=task, tries=tries.count, cause=tries.cause, detail=tries.detail)
 
 
 def restored(trial: str, made: Restored | None) -> list[AnyEvent]:

@@ -59,13 +59,9 @@ class Quarantine:
         self.tries.pop(event.task, None)
         self.tasks[event.task] = f"{event.cause}: {event.detail}"
 
-    def due(self, after: int) -> list[TaskQuarantined]:
-        """What is to be said: of which tasks ``after`` tries have failed."""
-        return [
-            TaskQuarantined(task=task, tries=tries.count, cause=tries.cause, detail=tries.detail)
-            for task, tries in self.tries.items()
-            if tries.count >= after
-        ]
+    def due(self, after: int) -> list[tuple[str, Tries]]:
+        """Tasks of which ``after`` tries have failed."""
+        return [(task, tries) for task, tries in self.tries.items() if tries.count >= after]
 
 
 def named(tasks: Mapping[str, str], among: Iterable[str] | None = None) -> str:

@@ -154,8 +154,8 @@ class _Reaper:
 
 
 def _end(pid: int) -> str:
-    """Kill the shim, and with it all that is inside; why it is still there, if it is. Asked to end by itself, it would remove
-    the directory of its name, which may be another's by now."""
+    """Kill the shim, and with it all that is inside; why it is still there, if it is. It is not asked first: one that hangs
+    would not hear it."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -32,6 +32,7 @@ from t1actors.sandbox.shim import linux
 from t1actors.sandbox.shim.init import NAMESPACES
 from t1actors.sandbox.shim.linux import StepFailed
 from t1actors.sandbox.shim.machine import Built
+from t1actors.sandbox.shim.own_directory import is_anothers
 from t1actors.sandbox.shim.rootfs import lay_out
 from t1actors.sandbox.shim.sandbox import BASE_ENVIRONMENT, HOST_ENVIRONMENT, agree
 from t1actors.sandbox.shim.shell import Shell
@@ -160,6 +161,8 @@ class Container:
         if self._dead_root:
             with contextlib.suppress(StepFailed):
                 linux.unmount(self._dead_root)
+        if is_anothers(self._directory):
+            return
         try:
             self._kind.daemon.remove(self._container)
         except DaemonFailed as error:
