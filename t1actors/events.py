@@ -441,13 +441,15 @@ class TrialFailed(Event, frozen=True, kw_only=True):
 
 
 class SandboxRetried(Event, frozen=True, kw_only=True):
-    """Infrastructure failed the ``attempt``-th try to make the trial's sandbox, and after ``pause_s`` there was another."""
+    """Infrastructure failed the ``attempt``-th try to make the trial's sandbox, and after ``pause_s`` there was another.
+    ``grading``: the sandbox that it is graded in."""
 
     trial: str
     attempt: int
     cause: str
     detail: str
     pause_s: float
+    grading: bool = False
 
 
 class TaskQuarantined(Event, frozen=True, kw_only=True):

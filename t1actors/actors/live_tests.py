@@ -11,7 +11,7 @@ import msgspec
 from t1actors.actors.task_files import TaskFiles
 from t1actors.actors.verdicts import TOOLS_FOLDER, verifier_of
 from t1actors.config import Config
-from t1actors.events import Payload
+from t1actors.events import Isolation, Payload
 from t1actors.payloads import pack
 from t1actors.runtime.actor import ActorContext, Unrecoverable
 from t1actors.sandbox.interface import Limits, SandboxBackend
@@ -57,15 +57,16 @@ class LiveTests:
             return limits
         return msgspec.structs.replace(limits, command_s=max(limits.command_s, self._config.verify.deadline_s))
 
-    async def run(self, trial: str, task_name: str) -> Payload | None:
-        """What the tests left; None for a task that is graded elsewhere. Raises ``SandboxError``, ``TaskError``."""
+    async def run(self, trial: str, task_name: str, isolation: Isolation) -> Payload | None:
+        """What the tests left in the trial's sandbox, made with ``isolation``; None for a task that is graded elsewhere.
+        Raises ``SandboxError``, ``TaskError``."""
         if not self._config.verify.same_sandbox:
             return None
         task = self._tasks.read(task_name)
         if task.grading.mode != "same-sandbox":
             return None
         try:
-            tested = await self._verifier.test_live(task, trial, key=f"{trial}/live")
+            tested = await self._verifier.test_live(task, trial, key=f"{trial}/live", isolation=isolation)
         except VerifyError as error:
             raise Unrecoverable(str(error)) from error
         return pack(self._blobs, msgspec.msgpack.encode(tested))

@@ -37,11 +37,12 @@ from t1actors.actors.pool_effects import (
     run_key,
     trial_of,
 )
-from t1actors.actors.pool_events import diverged, failed, not_made, quarantined, restored
+from t1actors.actors.pool_events import diverged, failed, not_made, quarantined, restored, retried
 from t1actors.actors.pool_state import PoolState, fold_pool
 from t1actors.actors.quarantine import QUARANTINED
 from t1actors.actors.restoring import Diverged, Restoring
 from t1actors.actors.task_files import TaskFiles
+from t1actors.actors.verdicts import retries_of
 from t1actors.events import (
     ActorStarted,
     AnyEvent,
@@ -52,7 +53,6 @@ from t1actors.events import (
     SandboxReady,
     SandboxReclaimed,
     SandboxRequested,
-    SandboxRetried,
     SandboxSealed,
     StepOpened,
     TimerFired,
@@ -75,8 +75,9 @@ from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, Sand
 from t1actors.sandbox.errors import SandboxSealed as SealedMeanwhile
 from t1actors.sandbox.interface import Leftover, RunRequest, RunResult, SandboxBackend, SandboxSpec
 from t1actors.sandbox.pool import PoolCreated, SandboxPool
-from t1actors.sandbox.retries import Retry, RetryPolicy, is_infrastructure
+from t1actors.sandbox.retries import Retry, is_infrastructure
 from t1actors.tasks.task import Task, TaskError
+from t1actors.verify.verdict import NO_ISOLATION
 
 COMMAND_MARGIN_S = 30.0
 """A command's effect may outlast the command's own limit by this: the shim must kill, collect and answer."""
@@ -115,10 +116,8 @@ class Pool:
         self._tasks = TaskFiles(config.tasks, context.run_dir)
         self._environments = Environments(config.sandbox, image_store(config.sandbox))
         self._backend = make_backend(context)
-        sandbox = config.sandbox
-        retries = RetryPolicy(sandbox.retries, sandbox.retry_pause_s, seed=config.run.seed)
-        self._pool = SandboxPool(self._backend, make_admission(context), retries)
-        self._retried: dict[str, list[SandboxRetried]] = {}
+        self._pool = SandboxPool(self._backend, make_admission(context), retries_of(config))
+        self._retried: dict[str, list[Retry]] = {}
         """By trial, what is not said yet."""
         self._leftovers: list[Leftover] = []
         self._live_tests = LiveTests(context, self._tasks, self._backend)
@@ -315,15 +314,12 @@ class Pool:
 
     async def _made(self, spec: SandboxSpec) -> PoolCreated:
         def note(retry: Retry) -> None:
-            said = SandboxRetried(
-                trial=retry.key, attempt=retry.attempt, cause=retry.cause, detail=retry.detail, pause_s=retry.pause_s
-            )
-            self._retried.setdefault(retry.key, []).append(said)
+            self._retried.setdefault(retry.key, []).append(retry)
 
         return await self._pool.create(spec, deadline_s=self._config.sandbox.create_deadline_s, on_retry=note)
 
     def _after_retries(self, trial: str, events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
-        return [*self._retried.pop(trial, ()), *events]
+        return [*(retried(retry) for retry in self._retried.pop(trial, ())), *events]
 
     async def _reap(self) -> Sequence[AnyEvent]:
         """What was found at the start, and since."""
@@ -413,5 +409,6 @@ class Pool:
         ]
 
     async def _tested_and_sealed(self, effect: Seal) -> tuple[Payload | None, bytes]:
-        tested = await self._live_tests.run(effect.trial, effect.task)
+        isolation = self._state.isolations.get(effect.trial, NO_ISOLATION)
+        tested = await self._live_tests.run(effect.trial, effect.task, isolation)
         return tested, await self._pool.seal(effect.trial)

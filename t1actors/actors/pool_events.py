@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from t1actors.actors.quarantine import Tries
 from t1actors.actors.restoring import Diverged, Restored
-from t1actors.events import AnyEvent, ObservationDiverged, SandboxRestored, TaskQuarantined, TrialFailed
+from t1actors.events import AnyEvent, ObservationDiverged, SandboxRestored, SandboxRetried, TaskQuarantined, TrialFailed
+from t1actors.sandbox.retries import Retry
 
 
 def failed(trial: str, error: Exception) -> TrialFailed:
@@ -15,6 +16,13 @@ def failed(trial: str, error: Exception) -> TrialFailed:
 def not_made(trial: str, cause: str, detail: str, *, own_fault: bool = False) -> TrialFailed:
     """No sandbox could be made for the trial; ``own_fault``: by its task's own doing."""
     return TrialFailed(trial=trial, cause=cause, detail=detail, creating=True, own_fault=own_fault)
+
+
+def retried(retry: Retry) -> SandboxRetried:
+    """Its sandbox is tried again."""
+    return SandboxRetried(
+        trial=retry.key, attempt=retry.attempt, cause=retry.cause, detail=retry.detail, pause_s=retry.pause_s
+    )
 
 
 def quarantined(task: str, tries: Tries) -> TaskQuarantined:
