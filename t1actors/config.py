@@ -25,6 +25,8 @@ from typing import Any, Literal, cast
 import blake3
 
 KernelsName = Literal["auto", "native", "padded"]
+Backend = Literal["namespaces", "docker"]
+BACKENDS: tuple[Backend, ...] = typing.get_args(Backend)
 
 
 class ConfigError(ValueError):
@@ -139,7 +141,7 @@ class DockerConfig:
 class SandboxConfig:
     """Admission, leases and limits of sandboxes."""
 
-    backend: Literal["namespaces", "docker"] = "namespaces"
+    backend: Backend = "namespaces"
     rate_per_s: float = 100.0
     burst: int = 32
     """Creations: ``burst`` at once, and so many a second; through restarts, and over all runs with the same node_dir."""

@@ -15,7 +15,7 @@ from t1actors.sandbox.interface import HOST, SandboxBackend
 from t1actors.sandbox.retries import RetryPolicy
 from t1actors.tasks.task import Task
 from t1actors.verify.live import Tested, judge_live
-from t1actors.verify.verdict import Verdict
+from t1actors.verify.verdict import Grader, Verdict
 from t1actors.verify.verifier import Verifier
 
 TOOLS_FOLDER = "tools"
@@ -43,7 +43,7 @@ def retries_of(config: Config) -> RetryPolicy:
     return RetryPolicy(config.sandbox.retries, config.sandbox.retry_pause_s, seed=config.run.seed)
 
 
-async def verdict_on(sealed: SandboxSealed, task: Task, verifier: Verifier, blobs: Blobs, *, key: str) -> Verdict:
+async def verdict_on(sealed: SandboxSealed, task: Task, verifier: Grader, blobs: Blobs, *, key: str) -> Verdict:
     """Grade the sealed trial: in a fresh root, or from what its tests left in its own sandbox.
 
     Raises:

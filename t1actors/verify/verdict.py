@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from t1actors.events import AssertionResult, Channel, GradingMode, Isolation, Outcome, counted
 from t1actors.sandbox.retries import Retry
+from t1actors.tasks.task import Task
 
 NO_ISOLATION = Isolation(backend="")
 """Of a grading that got no sandbox."""
@@ -49,3 +51,12 @@ class Verdict:
     @property
     def expected(self) -> int:
         return counted(self.assertions)[1]
+
+
+class Grader(Protocol):
+    """Whoever gives verdicts on sealed trials: ``verifier.Verifier``, or one of your own."""
+
+    async def grade(self, task: Task, layer: bytes, *, key: str, base: str) -> Verdict:
+        """The verdict on ``layer``, the canonical archive (``sandbox.archive``), rooted at /, of what was written on top of
+        ``base``. ``key`` names the grading: asked again with it, the answer is the same."""
+        ...
