@@ -108,6 +108,7 @@ def test_the_record_of_what_was_left_is_judged_again_to_the_same_verdict(tmp_pat
         ("graded_paths = ['/tests/x']", "graded_paths = '/tests/x'"),
         ("graded_paths = ['/usr/local']", "graded_paths = '/usr/local'"),
         ("graded_paths = ['/etc']", "graded_paths = '/etc'"),
+        ("graded_paths = ['/etc/alternatives']", "graded_paths = '/etc/alternatives'"),
         ("graded_paths = ['app']", "graded_paths = 'app'"),
         ("graded_paths = ['/app', '/app/x']", "none lies in another"),
         ("graded_paths = ['/app', '/app']", "none lies in another"),
