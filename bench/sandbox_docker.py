@@ -1,11 +1,13 @@
 """Namespaces against Docker in one run: the same calls on both, round by round, and what one costs in terms of the other.
 
-Wall time only: what the Docker daemon and its containers use of the processor is waited for by nobody here.
+Wall time and memory. No CPU time: what the Docker daemon and its containers use of the processor is waited for by nobody
+here.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,7 @@ import anyio
 import trio
 
 from bench.measure import Spread
+from bench.sandbox_memory import MB, live_memory
 from bench.tables import Table
 from t1actors.config import DockerConfig, SandboxConfig
 from t1actors.sandbox.archive import archive_of_files
@@ -76,6 +79,20 @@ def compare(root: Path, docker: DockerConfig, *, sandboxes: int, commands: int, 
         tuple(rows),
         f"Wall time; {sandboxes} sandboxes a round, one after the other, {rounds} rounds, the two taking turns; image "
         f"{docker.image}; a command is `{command}`.",
+    )
+
+
+def compare_memory(root: Path, docker: DockerConfig, *, live: int, ours: Counter[str]) -> Table:
+    """``live`` containers against as many namespaces, which were found to take ``ours``."""
+    backend = make_backend(SandboxConfig(backend="docker", docker=docker), root / "docker", name="bench")
+    theirs = live_memory(backend, live)
+    rows = [(kind, ours[kind] / MB, theirs[kind] / MB) for kind in dict.fromkeys((*ours, *theirs))]
+    return Table(
+        "Sandboxes: memory of those that live, namespaces against Docker",
+        ("what, MB", "namespaces", "Docker"),
+        ((f"{live} sandboxes, all their processes", ours.total() / MB, theirs.total() / MB), *rows),
+        "As above. Docker's are shims, attendants, the containers' processes and the runtime's process beside each; the "
+        "daemon is not.",
     )
 
 

@@ -30,6 +30,8 @@ REFUSED_ADDRESSES = (
 )  # fmt: skip
 """The host's own, private, link-local (metadata services of clouds) and multicast addresses."""
 KernelsName = Literal["auto", "native", "padded"]
+Backend = Literal["namespaces", "docker"]
+BACKENDS: tuple[Backend, ...] = typing.get_args(Backend)
 
 
 class ConfigError(ValueError):
@@ -146,7 +148,7 @@ class DockerConfig:
 class SandboxConfig:
     """Admission, leases and limits of sandboxes."""
 
-    backend: Literal["namespaces", "docker"] = "namespaces"
+    backend: Backend = "namespaces"
     rate_per_s: float = 100.0
     burst: int = 32
     """Creations: ``burst`` at once, and so many a second; through restarts, and over all runs with the same node_dir."""

@@ -432,27 +432,31 @@ class SandboxReclaimed(Event, frozen=True, kw_only=True):
 
 
 class TrialFailed(Event, frozen=True, kw_only=True):
-    """Infrastructure failed this trial: it is unmeasured, never a reward. ``creating``: its sandbox could not be made."""
+    """Infrastructure failed this trial: it is unmeasured, never a reward. ``creating``: its sandbox could not be made;
+    ``own_fault``: because of the task's own files, image or build."""
 
     trial: str
     cause: str
     detail: str = ""
     creating: bool = False
+    own_fault: bool = False
 
 
 class SandboxRetried(Event, frozen=True, kw_only=True):
-    """Infrastructure failed the ``attempt``-th try to make the trial's sandbox, and after ``pause_s`` there was another."""
+    """Infrastructure failed the ``attempt``-th try to make the trial's sandbox, and after ``pause_s`` there was another.
+    ``grading``: the sandbox that it is graded in."""
 
     trial: str
     attempt: int
     cause: str
     detail: str
     pause_s: float
+    grading: bool = False
 
 
 class TaskQuarantined(Event, frozen=True, kw_only=True):
     """No sandbox could be made for the task in ``tries`` trials, and in none since its last success: it is not drawn again.
-    ``cause`` and ``detail`` are the last trial's."""
+    ``cause`` and ``detail`` are the last one's. Faults that may be the host's are counted only where others went on."""
 
     task: str
     tries: int

@@ -4,7 +4,8 @@ Guarantees:
 - A batch holds the first B *graded* trials of its step, ordered by trial index; which they are is an event.
 - An ungraded trial (infrastructure, verifier fault) is never a reward: while fewer than B can finish it is replaced by a new
   trial of the same task, at most ``REPLACEMENTS_PER_TRIAL`` times the launch in all; then BatchShort says what is missing.
-  One of a task in quarantine is replaced by one of another task, where the step has no fixed ones.
+  One of a task in quarantine is replaced by one of another task, where the step has no fixed ones; that it was not begun
+  costs the step no replacement.
   An interruption of the run ends its sandboxes and is nobody's fault: after it the step may replace as many again.
 - The rest is cancelled when the batch is sealed; what was lost is reported by family and by length.
 - Late events of trials that are no longer in play are ignored.
@@ -18,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from t1actors.actors.quarantine import QUARANTINED
 from t1actors.actors.schedule import Schedule
 from t1actors.actors.trials import step_of_trial, trial_id, trial_seed
 from t1actors.events import (
@@ -244,6 +246,7 @@ class Assembler:
         step = state.steps[progress.step]
         step.in_play.discard(trial)
         step.failed[trial] = cause
+        step.replaceable += cause == QUARANTINED
 
     def _replace_or_shorten(self, state: AssemblerState, trial: str) -> Decision:
         step = state.steps.get(step_of_trial(trial))

@@ -11,7 +11,7 @@ import msgspec
 from t1actors.actors.task_files import TaskFiles
 from t1actors.actors.verdicts import TOOLS_FOLDER, verifier_of
 from t1actors.config import Config
-from t1actors.events import Payload
+from t1actors.events import Isolation, Payload
 from t1actors.payloads import pack
 from t1actors.runtime.actor import ActorContext, Unrecoverable
 from t1actors.sandbox.interface import HOST, Limits, SandboxBackend
@@ -57,8 +57,10 @@ class LiveTests:
             return limits
         return msgspec.structs.replace(limits, command_s=max(limits.command_s, self._config.verify.deadline_s))
 
-    async def run(self, trial: str, task_name: str, image: str) -> Payload | None:
-        """What the tests left in the trial's sandbox, on ``image`` (empty: none); None for a task that is graded elsewhere.
+    async def run(self, trial: str, task_name: str, image: str, isolation: Isolation) -> Payload | None:
+        """What the tests left in the trial's sandbox, made with ``isolation`` on ``image`` (empty: none); None for a task
+        that is graded elsewhere.
+
         Raises ``SandboxError``, ``TaskError``."""
         if not self._config.verify.same_sandbox:
             return None
@@ -66,7 +68,9 @@ class LiveTests:
         if task.grading.mode != "same-sandbox":
             return None
         try:
-            tested = await self._verifier.test_live(task, trial, key=f"{trial}/live", base=image or HOST)
+            tested = await self._verifier.test_live(
+                task, trial, key=f"{trial}/live", isolation=isolation, base=image or HOST
+            )
         except VerifyError as error:
             raise Unrecoverable(str(error)) from error
         return pack(self._blobs, msgspec.msgpack.encode(tested))

@@ -37,10 +37,12 @@ from t1actors.actors.pool_effects import (
     run_key,
     trial_of,
 )
-from t1actors.actors.pool_events import diverged, failed, restored
+from t1actors.actors.pool_events import diverged, failed, not_made, quarantined, restored, retried
 from t1actors.actors.pool_state import PoolState, fold_pool
+from t1actors.actors.quarantine import QUARANTINED
 from t1actors.actors.restoring import Diverged, Restoring
 from t1actors.actors.task_files import TaskFiles
+from t1actors.actors.verdicts import retries_of
 from t1actors.events import (
     ActorStarted,
     AnyEvent,
@@ -51,10 +53,8 @@ from t1actors.events import (
     SandboxReady,
     SandboxReclaimed,
     SandboxRequested,
-    SandboxRetried,
     SandboxSealed,
     StepOpened,
-    TaskQuarantined,
     TimerFired,
     TrialCancelled,
     TrialFailed,
@@ -75,8 +75,9 @@ from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxGone, Sand
 from t1actors.sandbox.errors import SandboxSealed as SealedMeanwhile
 from t1actors.sandbox.interface import Leftover, RunRequest, RunResult, SandboxBackend, SandboxSpec
 from t1actors.sandbox.pool import PoolCreated, SandboxPool
-from t1actors.sandbox.retries import Retry, RetryPolicy
+from t1actors.sandbox.retries import Retry, is_infrastructure
 from t1actors.tasks.task import Task, TaskError
+from t1actors.verify.verdict import NO_ISOLATION
 
 COMMAND_MARGIN_S = 30.0
 """A command's effect may outlast the command's own limit by this: the shim must kill, collect and answer."""
@@ -115,10 +116,8 @@ class Pool:
         self._tasks = TaskFiles(config.tasks, context.run_dir)
         self._environments = Environments(config.sandbox, image_store(config.sandbox))
         self._backend = make_backend(context)
-        sandbox = config.sandbox
-        retries = RetryPolicy(sandbox.retries, sandbox.retry_pause_s, seed=config.run.seed)
-        self._pool = SandboxPool(self._backend, make_admission(context), retries)
-        self._retried: dict[str, list[SandboxRetried]] = {}
+        self._pool = SandboxPool(self._backend, make_admission(context), retries_of(config))
+        self._retried: dict[str, list[Retry]] = {}
         """By trial, what is not said yet."""
         self._leftovers: list[Leftover] = []
         self._live_tests = LiveTests(context, self._tasks, self._backend)
@@ -227,12 +226,13 @@ class Pool:
         if what == "create" and going_on:
             seconds = self._config.rollout.trial_deadline_s
             return Decision(effects=[Wait(key=f"{trial}{DEADLINE}", seconds=seconds)])
-        quarantined = [
-            TaskQuarantined(task=task, tries=tries.count, cause=tries.cause, detail=tries.detail)
-            for task, tries in state.quarantine.due(self._config.sandbox.quarantine_after)
-        ]
+        due = state.quarantine.due(self._config.sandbox.quarantine_after)
         reclaim = self._reclaim_if_idle(state, trial)
-        return Decision(events=quarantined, effects=reclaim, cancels=[f"{trial}{DEADLINE}"] if reclaim else [])
+        return Decision(
+            events=[quarantined(task, tries) for task, tries in due],
+            effects=reclaim,
+            cancels=[f"{trial}{DEADLINE}"] if reclaim else [],
+        )
 
     def _stop(self, state: PoolState, trial: str) -> Decision:
         """End all that is under way for the trial; it is reclaimed now, or once that has ended."""
@@ -253,7 +253,7 @@ class Pool:
         started_s = anyio.current_time()
         if why := self._state.quarantine.tasks.get(effect.task):
             detail = f"no sandbox can be made for task {effect.task}: {why}"
-            return [TrialFailed(trial=effect.trial, cause="quarantined", detail=detail)]
+            return [TrialFailed(trial=effect.trial, cause=QUARANTINED, detail=detail)]
         try:
             task = self._tasks.read(effect.task)
             self._live_tests.check(task)
@@ -261,14 +261,17 @@ class Pool:
             image_s = anyio.current_time() - started_s
             made = await self._made(self._spec(effect.trial, task, start))
         except TaskError as error:
-            return self._not_made(effect, "task", str(error))
+            return [not_made(effect.trial, "task", str(error), own_fault=True)]
         except SandboxUnavailable:
             raise  # the fork server is gone, or the host changed: a restarted pool finds out, a failed trial would not
         except TimeoutError as error:
             detail = f"no sandbox within {config.create_deadline_s:g} s (sandbox.create_deadline_s)"
-            return self._not_made(effect, type(error).__name__, detail)
-        except (SandboxError, BuildFailed, ImageMissing) as error:
-            return self._not_made(effect, type(error).__name__, str(error))
+            return [not_made(effect.trial, type(error).__name__, detail)]
+        except SandboxError as error:
+            own_fault = not is_infrastructure(error)
+            return [not_made(effect.trial, type(error).__name__, str(error), own_fault=own_fault)]
+        except (BuildFailed, ImageMissing) as error:
+            return [not_made(effect.trial, type(error).__name__, str(error), own_fault=True)]
         except ImageError as error:  # the store's fault, and no task's
             return [failed(effect.trial, error)]
         self._restoring.whole(effect.trial)  # nothing was run in it
@@ -286,14 +289,6 @@ class Pool:
                 image=start.image,
             )
         ]
-
-    def _not_made(self, effect: Create, cause: str, detail: str) -> list[AnyEvent]:
-        """With the try that is the last one its task is named first, so that who replaces the trial takes another."""
-        failed = TrialFailed(trial=effect.trial, cause=cause, detail=detail, creating=True)
-        after, quarantine = self._config.sandbox.quarantine_after, self._state.quarantine
-        if not quarantine.is_last(effect.task, after):
-            return [failed]
-        return [TaskQuarantined(task=effect.task, tries=after, cause=cause, detail=detail), failed]
 
     def _spec(self, trial: str, task: Task, start: Start) -> SandboxSpec:
         limits = limits_of(self._config.sandbox, command_s=self._config.rollout.command_deadline_s)
@@ -321,15 +316,12 @@ class Pool:
 
     async def _made(self, spec: SandboxSpec) -> PoolCreated:
         def note(retry: Retry) -> None:
-            said = SandboxRetried(
-                trial=retry.key, attempt=retry.attempt, cause=retry.cause, detail=retry.detail, pause_s=retry.pause_s
-            )
-            self._retried.setdefault(retry.key, []).append(said)
+            self._retried.setdefault(retry.key, []).append(retry)
 
         return await self._pool.create(spec, deadline_s=self._config.sandbox.create_deadline_s, on_retry=note)
 
     def _after_retries(self, trial: str, events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
-        return [*self._retried.pop(trial, ()), *events]
+        return [*(retried(retry) for retry in self._retried.pop(trial, ())), *events]
 
     async def _reap(self) -> Sequence[AnyEvent]:
         """What was found at the start, and since."""
@@ -419,5 +411,7 @@ class Pool:
         ]
 
     async def _tested_and_sealed(self, effect: Seal) -> tuple[Payload | None, bytes]:
-        tested = await self._live_tests.run(effect.trial, effect.task, self._state.images.get(effect.trial, ""))
+        image = self._state.images.get(effect.trial, "")
+        isolation = self._state.isolations.get(effect.trial, NO_ISOLATION)
+        tested = await self._live_tests.run(effect.trial, effect.task, image, isolation)
         return tested, await self._pool.seal(effect.trial)

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from t1actors.actors.quarantine import Tries
 from t1actors.actors.restoring import Diverged, Restored
-from t1actors.events import AnyEvent, ObservationDiverged, SandboxRestored, TrialFailed
+from t1actors.events import AnyEvent, ObservationDiverged, SandboxRestored, SandboxRetried, TaskQuarantined, TrialFailed
+from t1actors.sandbox.retries import Retry
 
 
 def failed(trial: str, error: Exception) -> TrialFailed:
     """The trial ends with ``error``, which infrastructure caused."""
     return TrialFailed(trial=trial, cause=type(error).__name__, detail=str(error))
+
+
+def not_made(trial: str, cause: str, detail: str, *, own_fault: bool = False) -> TrialFailed:
+    """No sandbox could be made for the trial; ``own_fault``: by its task's own doing."""
+    return TrialFailed(trial=trial, cause=cause, detail=detail, creating=True, own_fault=own_fault)
+
+
+def retried(retry: Retry) -> SandboxRetried:
+    """Its sandbox is tried again."""
+    return SandboxRetried(
+        trial=retry.key, attempt=retry.attempt, cause=retry.cause, detail=retry.detail, pause_s=retry.pause_s
+    )
+
+
+def quarantined(task: str, tries: Tries) -> TaskQuarantined:
+    """It is enough: the task is drawn no more."""
+    return TaskQuarantined(task=task, tries=tries.count, cause=tries.cause, detail=tries.detail)
 
 
 def restored(trial: str, made: Restored | None) -> list[AnyEvent]:

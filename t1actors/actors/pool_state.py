@@ -12,6 +12,7 @@ from t1actors.events import (
     EffectFinished,
     EffectIntended,
     EpisodeEnded,
+    Isolation,
     SandboxReady,
     SandboxReclaimed,
     SandboxSealed,
@@ -30,7 +31,7 @@ from t1actors.events import (
 class PoolState:
     """``in_play``: trials that commands are run for. ``ending``: trials to be sealed. ``held``: trials that may have a
     sandbox. ``open``: keys of a trial's effects under way, its reclaiming aside. The values are tasks, and keys. ``images``:
-    what the sandboxes of ``held`` trials were made of, where that is not the host."""
+    what the sandboxes of ``held`` trials were made of, where that is not the host; ``isolations``: how they are held."""
 
     in_play: dict[str, str] = field(default_factory=dict[str, str])
     ending: dict[str, str] = field(default_factory=dict[str, str])
@@ -39,6 +40,7 @@ class PoolState:
     history: History = field(default_factory=History)
     quarantine: Quarantine = field(default_factory=Quarantine)
     images: dict[str, str] = field(default_factory=dict[str, str])
+    isolations: dict[str, Isolation] = field(default_factory=dict[str, Isolation])
 
 
 def fold_pool(state: PoolState, event: AnyEvent | UnknownEvent) -> PoolState:
@@ -54,9 +56,11 @@ def fold_pool(state: PoolState, event: AnyEvent | UnknownEvent) -> PoolState:
             state.ending[event.trial] = state.in_play.pop(event.trial)
         case SandboxReady():
             if event.trial in state.in_play:
-                state.quarantine.made(state.in_play[event.trial])
-            if event.image and event.trial in state.held:
-                state.images[event.trial] = event.image
+                state.quarantine.succeeded(state.in_play[event.trial])
+            if event.trial in state.held:
+                state.isolations[event.trial] = event.isolation
+                if event.image:
+                    state.images[event.trial] = event.image
         case TaskQuarantined():
             state.quarantine.fold(event)
         case TrialCancelled() | TrialFailed() | SandboxSealed():
@@ -68,6 +72,7 @@ def fold_pool(state: PoolState, event: AnyEvent | UnknownEvent) -> PoolState:
             state.held.discard(event.trial)
             state.history.forget(event.trial)
             state.images.pop(event.trial, None)
+            state.isolations.pop(event.trial, None)
         case TurnSampled() | TurnExecuted() if event.trial in state.held:
             state.history.fold(event)
         case EffectIntended() if is_work(event.key):

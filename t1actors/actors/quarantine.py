@@ -1,7 +1,12 @@
 """Tasks for which no sandbox can be made: which, how often it was tried, and when that is enough. Pure.
 
-A try is a trial whose sandbox could not be made, after all retries; a sandbox that is made takes all earlier tries back.
-A quarantine is for the rest of the run.
+A try is a trial whose sandbox could not be made, after all retries; a sandbox that is made takes all earlier tries of its
+task back. A quarantine is for the rest of the run.
+
+Whose fault a try was decides what it counts. What is wrong with a task's own files, image or build counts each time. Any
+other fault may be the host's, and a sick host fails every task: of a task such faults count once between two sandboxes
+that were made, whoever they were for. So a task is in quarantine for them only when others go on being made where it
+fails, and a host that makes none at all puts no task into quarantine.
 """
 
 from __future__ import annotations
@@ -12,45 +17,47 @@ from dataclasses import dataclass, field
 from t1actors.events import TaskQuarantined, TrialFailed
 
 NAMED = 3
+QUARANTINED = "quarantined"
+"""The cause of a trial that is not begun, as its task is in quarantine."""
 
 
 @dataclass
 class Tries:
-    """So many in a row, and the last one's cause."""
+    """``count``: those that count, in a row; the last one's cause; ``made``: how many sandboxes the run had then."""
 
     count: int = 0
     cause: str = ""
     detail: str = ""
+    made: int = 0
 
 
 @dataclass
 class Quarantine:
-    """By task."""
+    """By task. ``made``: sandboxes so far, of all tasks."""
 
     tries: dict[str, Tries] = field(default_factory=dict[str, Tries])
     tasks: dict[str, str] = field(default_factory=dict[str, str])
     """Those in quarantine, and why."""
+    made: int = 0
 
-    def made(self, task: str) -> None:
+    def succeeded(self, task: str) -> None:
         """A sandbox was made for it."""
+        self.made += 1
         self.tries.pop(task, None)
 
     def failed(self, task: str, event: TrialFailed) -> None:
         """None could be made."""
-        if event.creating and task not in self.tasks:
-            tries = self.tries.setdefault(task, Tries())
+        if not event.creating or task in self.tasks:
+            return
+        tries = self.tries.setdefault(task, Tries())
+        if event.own_fault or self.made > tries.made:
             tries.count += 1
-            tries.cause, tries.detail = event.cause, event.detail
+            tries.cause, tries.detail, tries.made = event.cause, event.detail, self.made
 
     def fold(self, event: TaskQuarantined) -> None:
         """It is enough."""
         self.tries.pop(event.task, None)
         self.tasks[event.task] = f"{event.cause}: {event.detail}"
-
-    def is_last(self, task: str, after: int) -> bool:
-        """Whether one more try that fails is enough."""
-        tries = self.tries.get(task)
-        return task not in self.tasks and (tries.count if tries is not None else 0) + 1 >= after
 
     def due(self, after: int) -> list[tuple[str, Tries]]:
         """Tasks of which ``after`` tries have failed."""

@@ -12,9 +12,10 @@ from t1actors.events import SandboxSealed
 from t1actors.payloads import Blobs, unpack
 from t1actors.sandbox.choice import limits_of
 from t1actors.sandbox.interface import HOST, SandboxBackend
+from t1actors.sandbox.retries import RetryPolicy
 from t1actors.tasks.task import Task
 from t1actors.verify.live import Tested, judge_live
-from t1actors.verify.verdict import Verdict
+from t1actors.verify.verdict import Grader, Verdict
 from t1actors.verify.verifier import Verifier
 
 TOOLS_FOLDER = "tools"
@@ -32,10 +33,17 @@ def verifier_of(
         deadline_s=verify.deadline_s,
         packages=(*verify.tool_packages, *packages),
         cache=cache,
+        retries=retries_of(config),
+        create_deadline_s=config.sandbox.create_deadline_s,
     )
 
 
-async def verdict_on(sealed: SandboxSealed, task: Task, verifier: Verifier, blobs: Blobs, *, key: str) -> Verdict:
+def retries_of(config: Config) -> RetryPolicy:
+    """Of every sandbox of a run, trials' and graders'."""
+    return RetryPolicy(config.sandbox.retries, config.sandbox.retry_pause_s, seed=config.run.seed)
+
+
+async def verdict_on(sealed: SandboxSealed, task: Task, verifier: Grader, blobs: Blobs, *, key: str) -> Verdict:
     """Grade the sealed trial: in a fresh root, or from what its tests left in its own sandbox.
 
     Raises:

@@ -1,8 +1,9 @@
 """Verifier: grades sealed file systems, each in a sandbox of its own, and computes the reward outside.
 
 Guarantees: grading is idempotent (its input is a sealed layer by digest, or what the tests left in the trial's own
-sandbox) and holds nothing of the trial's sandbox; a fault of the infrastructure is outcome "infra", never a reward;
-only outcome "graded" carries one.
+sandbox) and holds nothing of the trial's sandbox; a grader's sandbox that infrastructure fails to make is tried again as
+trials' are, and each time said (SandboxRetried); a fault of the infrastructure is outcome "infra", never a reward; only
+outcome "graded" carries one.
 """
 
 from __future__ import annotations
@@ -16,10 +17,19 @@ import anyio
 from t1actors.actors.environments import image_store
 from t1actors.actors.task_files import TaskFiles
 from t1actors.actors.verdicts import TOOLS_FOLDER, verdict_on, verifier_of
-from t1actors.events import AnyEvent, EffectFinished, Graded, SandboxSealed, TrialCancelled, UnknownEvent
+from t1actors.events import (
+    AnyEvent,
+    EffectFinished,
+    Graded,
+    SandboxRetried,
+    SandboxSealed,
+    TrialCancelled,
+    UnknownEvent,
+)
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable
 from t1actors.sandbox.choice import make_backend
 from t1actors.sandbox.errors import SandboxUnavailable
+from t1actors.sandbox.retries import Retry
 from t1actors.tasks.task import TaskError
 from t1actors.verify.reward import reward
 from t1actors.verify.tools import find_tools
@@ -105,7 +115,8 @@ class Verifier:
             except VerifyError as error:  # a package that tests need is not installed: no trial of theirs can be graded
                 raise Unrecoverable(str(error)) from error
         performing.phases.update(verdict.phases)
-        return [graded(sealed, verdict, self._config.verify.reward_scale)]
+        again = [_retried(sealed.trial, retry) for retry in verdict.retried]
+        return [*again, graded(sealed, verdict, self._config.verify.reward_scale)]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -125,6 +136,17 @@ def _trial_of(key: str) -> str:
 def _ungraded(sealed: SandboxSealed, detail: str) -> Graded:
     """Nothing could be graded: nobody's reward."""
     return graded(sealed, Verdict("infra", detail=detail), 1.0)
+
+
+def _retried(trial: str, retry: Retry) -> SandboxRetried:
+    return SandboxRetried(
+        trial=trial,
+        attempt=retry.attempt,
+        cause=retry.cause,
+        detail=retry.detail,
+        pause_s=retry.pause_s,
+        grading=True,
+    )
 
 
 def graded(sealed: SandboxSealed, verdict: Verdict, scale: float) -> Graded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -12,7 +13,7 @@ from cyclopts import Parameter
 from t1actors.cli.preflight import unmet_by_sandbox
 from t1actors.cli.settings import Sets
 from t1actors.cli.task_folders import TaskDirectories, TaskPreset, sandbox_config, tasks_at
-from t1actors.config import SandboxConfig
+from t1actors.config import BACKENDS, Backend, SandboxConfig
 from t1actors.tasks.reader import read_task
 from t1actors.tasks.record import CheckRecord, as_checked, read_record
 from t1actors.tasks.settings import KEYS
@@ -29,7 +30,7 @@ def show(
     as_json: Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON list.")] = False,
 ) -> None:
     """Print what was read of tasks: environment, limits, digest, assertions, keys that mean nothing, and whether a sandbox
-    here can run them. Nothing is run; `t1 task check` tries them.
+    here can run them: one of the configured backend, and one of the other. Nothing is run; `t1 task check` tries them.
 
     Example: `t1 task show my-tasks/one`
     """
@@ -71,7 +72,8 @@ def facts(task: Task, record: CheckRecord | None, sandbox: SandboxConfig) -> dic
         "programs": list(task.programs),
         "unknown_keys": {key: _near(key) for key in task.unknown_keys},
         "unused_keys": list(task.unused_keys),
-        "backends": {sandbox.backend: unmet_by_sandbox(task, sandbox)},
+        "backend": sandbox.backend,
+        "backends": {name: unmet_by_sandbox(task, replace(sandbox, backend=name)) for name in _backends(sandbox)},
     }
 
 
@@ -97,10 +99,15 @@ def lines(found: dict[str, object]) -> list[str]:
     rows += [("programs", ", ".join(_strings(found["programs"])))] if found["programs"] else []
     rows += [("unknown key", key + (f"; did you mean {near}?" if near else "")) for key, near in unknown.items()]
     rows += [("no effect", key) for key in _strings(found["unused_keys"])]
-    rows += [
-        (str(name), f"no: {'; '.join(reasons)}" if reasons else "can run it") for name, reasons in backends.items()
-    ]
+    for name, reasons in backends.items():
+        setting = "" if name == found["backend"] else f"with --set sandbox.backend={name}: "
+        rows.append((str(name), f"{setting}no: {'; '.join(reasons)}" if reasons else f"{setting}can run it"))
     return [f"{found['task']}  {found['directory']}", *(f"  {name:<{WIDTH}}{text}" for name, text in rows)]
+
+
+def _backends(sandbox: SandboxConfig) -> Sequence[Backend]:
+    """The configured one first."""
+    return sorted(BACKENDS, key=lambda name: name != sandbox.backend)
 
 
 def _check_state(task: Task, record: CheckRecord | None) -> str:

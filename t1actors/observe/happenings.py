@@ -180,7 +180,8 @@ def _of_pool(event: SandboxRetried | TaskQuarantined | SandboxesReaped) -> Happe
     fields: dict[str, Field]
     match event:
         case SandboxRetried():
-            text = f"sandbox of trial {event.trial} is tried again after {duration(event.pause_s)}: {event.cause}"
+            what = "grading" if event.grading else "trial"
+            text = f"sandbox of {what} {event.trial} is tried again after {duration(event.pause_s)}: {event.cause}"
             fields = {"trial": event.trial, "attempt": event.attempt, "cause": event.cause, "detail": event.detail}
             return Happening("sandbox_retried", text, fields, detail=True)
         case TaskQuarantined():

@@ -1,11 +1,12 @@
 """Grades recorded trials again, from the log and its blobs, and compares with the verdicts that are recorded.
 
-    regrader = Regrader.open(Path("runs/demo"))             # or an exported archive, or other tests
+    regrader = Regrader.open(Path("runs/demo"))             # or an exported archive, other tests, another verifier
     async with regrader.running():
         again = await regrader.grade("s3.t7")                # again.same, again.differences, again.text()
 
 Guarantees: the run is only read; what is graded has the digest that the log names; a trial that was graded in its own
-sandbox is judged again from what its tests left there, as that sandbox is gone. What cannot be graded is
+sandbox is judged again from what its tests left there, as that sandbox is gone; another verifier is given the sealed tree of
+either. What cannot be graded is
 ``RegradeImpossible`` and says why.
 """
 
@@ -35,14 +36,17 @@ from t1actors.payloads import BlobError
 from t1actors.runtime.actor import Unrecoverable
 from t1actors.sandbox.choice import make_backend
 from t1actors.sandbox.errors import SandboxError
+from t1actors.sandbox.interface import SandboxBackend
 from t1actors.tasks.pools import BUILTIN
 from t1actors.tasks.reader import read_task
 from t1actors.tasks.task import Task, TaskError
-from t1actors.verify.verdict import VerifyError
-from t1actors.verify.verifier import Verifier
+from t1actors.verify.verdict import Grader, VerifyError
 
 _READ = frozenset({"RunStarted", "SandboxSealed", "Graded"})
 _SAME_BYTES = ("layer_digest", "tests_digest", "tools_digest", "tool_layer_digest")
+
+
+MakeVerifier = Callable[[SandboxBackend], Grader]
 
 
 class RegradeImpossible(Exception):
@@ -90,20 +94,34 @@ class _Trials:
 class Regrader:
     """Grades trials of one run again. Use inside ``async with regrader.running():``."""
 
-    def __init__(self, run_dir: Path, trials: _Trials, tests: Path | None) -> None:
+    def __init__(self, run_dir: Path, trials: _Trials, tests: Path | None, make_verifier: MakeVerifier | None) -> None:
         self._trials = trials
         self._run_dir = run_dir
         self._blobs = FileBlobs(run_dir / "blobs")
         self._tests = tests
+        self._make_verifier = make_verifier
         self._scratch: Path | None = None
-        self._verifier: Verifier | None = None
+        self._verifier: Grader | None = None
 
     @classmethod
     def open(
-        cls, run: Path, *, tests: Path | None = None, progress: Callable[[int, int], None] | None = None
+        cls,
+        run: Path,
+        *,
+        tests: Path | None = None,
+        make_verifier: MakeVerifier | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> Regrader:
-        """The run in a directory. ``tests``: a directory with a test.sh, or a whole task, that grades instead of the
-        recorded task's own; ``progress`` hears of events: read, total. Raises ``RegradeImpossible``."""
+        """The run in a directory.
+
+        Args:
+            tests: a directory with a test.sh, or a whole task, that grades instead of the recorded task's own.
+            make_verifier: gives the verifier that grades instead of the run's, which may make sandboxes with the backend.
+            progress: hears of events: read, total.
+
+        Raises:
+            RegradeImpossible: it is no run, or its log cannot be read.
+        """
         if not (run / "log").is_dir():
             raise RegradeImpossible(f"{run} has no folder log/: it is not the directory of a run")
         log = FileLog(run / "log")
@@ -126,7 +144,7 @@ class Regrader:
             raise RegradeImpossible(f"{run}: {error}") from error
         if found is None:
             raise RegradeImpossible(f"{run}: its log has no RunStarted: this is not the log of a run")
-        return cls(run, found, tests)
+        return cls(run, found, tests, make_verifier)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Regrader]:
@@ -139,7 +157,8 @@ class Regrader:
             sandbox = self._trials.config.sandbox
             backend = make_backend(sandbox, self._scratch / "s", name="grade", images=image_store(sandbox))
             async with backend.running():
-                self._verifier = verifier_of(self._trials.config, backend, cache=tools)
+                make = self._make_verifier
+                self._verifier = make(backend) if make else verifier_of(self._trials.config, backend, cache=tools)
                 yield self
             self._verifier = None
 
@@ -155,6 +174,8 @@ class Regrader:
         if sealed is None:
             known = f"it has {len(self._trials.sealed)}" if self._trials.sealed else "it has none"
             raise RegradeImpossible(f"{self._run_dir}: no sealed trial {trial!r} in its log ({known}, such as s0.t0)")
+        if self._make_verifier is not None:
+            sealed = msgspec.structs.replace(sealed, tested=None)
         if sealed.tested is not None and self._tests is not None:
             raise RegradeImpossible(
                 f"trial {trial} was graded in its own sandbox, which is gone: other tests cannot run there any more"

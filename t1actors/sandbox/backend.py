@@ -365,5 +365,7 @@ def _error_of(failed: Failed, fix: str) -> SandboxError:
             return errors.SandboxSealed(message)
         case "SandboxRefused", [message]:
             return SandboxRefused(message)
+        case "SandboxError", [message]:
+            return SandboxError(message)
         case kind, texts:
             return SandboxError(f"{kind}: {'; '.join(texts)}")

@@ -29,6 +29,7 @@ import anyio
 
 from t1actors.nursery import apart, task_group
 from t1actors.sandbox.admission import Admission
+from t1actors.sandbox.creating import create_with_retries
 from t1actors.sandbox.errors import SandboxError, SandboxGone
 from t1actors.sandbox.interface import Created, Leftover, RunRequest, RunResult, SandboxBackend, SandboxSpec
 from t1actors.sandbox.retries import Retry, RetryPolicy
@@ -164,31 +165,31 @@ class SandboxPool:
             SandboxUnavailable: no sandbox can be made on this host (any more).
         """
         admitted = await self._admission.admit(spec.key)
-        token_wait_s = admitted.token_wait_s
+        token_waits_s = [admitted.token_wait_s]
         retried: list[Retry] = []
         finished = False
+
+        def note(retry: Retry) -> None:
+            retried.append(retry)
+            self._counts["retries"] += 1
+            on_retry(retry)
+
+        async def token() -> None:
+            token_waits_s.append(await self._admission.token())
+
         try:
-            while True:
-                try:
-                    with anyio.fail_after(deadline_s):
-                        created = await self._backend.create(spec)
-                    break
-                except (SandboxError, TimeoutError) as error:
-                    retry = self._retries.after(error, spec.key, len(retried) + 1)
-                    if retry is None:
-                        self._counts["failed"] += 1
-                        raise
-                retried.append(retry)
-                self._counts["retries"] += 1
-                on_retry(retry)
-                await anyio.sleep(retry.pause_s)
-                token_wait_s += await self._admission.token()
+            created = await create_with_retries(
+                self._backend, spec, self._retries, deadline_s=deadline_s, on_retry=note, admitted=token
+            )
             finished = True
+        except (SandboxError, TimeoutError):
+            self._counts["failed"] += 1
+            raise
         finally:
             if not finished:  # the backend leaves nothing behind
                 self._admission.release(spec.key)
         self._counts["created"] += not created.existed
-        return PoolCreated(created, token_wait_s, admitted.slot_wait_s, tuple(retried))
+        return PoolCreated(created, sum(token_waits_s), admitted.slot_wait_s, tuple(retried))
 
     async def run(self, sandbox: str, request: RunRequest) -> RunResult:
         """One command in the persistent shell; commands of one sandbox run one after the other. Idempotent by

@@ -174,8 +174,8 @@ class _Reaper:
 
 
 def _end(pid: int, called: str) -> str:
-    """Kill the process of that name, and with a shim all that is inside; why it is still there, if it is. Asked to end by
-    itself, a shim would remove the directory of its name, which may be another's by now."""
+    """Kill the process of that name, and with a shim all that is inside; why it is still there, if it is. It is not asked
+    first: one that hangs would not hear it."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -20,7 +20,7 @@ SUBJECTS: tuple[str, ...] = get_args(Subject)
 KEYS = ("grading", "graded_paths", "subject", "tests_readable")
 """Of ``[metadata.t1]``."""
 _CLOSED = ("bin", "dev", "lib", "lib32", "lib64", "libx32", "logs", "proc", "sbin", "sys", "tests", "usr")
-_WHOLE = ("/", "/etc", "/opt", "/opt/t1", "/root", "/run", "/tmp", "/var")
+_WHOLE = ("/", "/etc", "/etc/alternatives", "/opt", "/opt/t1", "/root", "/run", "/tmp", "/var")
 """Nothing but parts of these can be the agent's."""
 
 

@@ -4,9 +4,10 @@ The root is pristine: the task's environment, the tests and the tool layer read-
 the agent left read-only at the graded paths, and nowhere else. No process of the agent exists any more, programs that
 tests start are another user's, so only the grader can write the report, which is read and scored outside.
 
-Guarantees: the outcome is ``verify.judge``'s on what was read from outside; a fault of the infrastructure is "infra";
-tests, tools and tool layer are the same before and after. Grading is idempotent by ``key`` and can be repeated on the
-same bytes; when ``grade`` returns or is cancelled its sandbox is gone.
+Guarantees: a sandbox that infrastructure fails to make is tried again as trials' are; the outcome is ``verify.judge``'s on
+what was read from outside; a fault of the infrastructure is "infra"; tests, tools and tool layer are the same before and
+after. Grading is idempotent by ``key`` and can be repeated on the same bytes; when ``grade`` returns or is cancelled its
+sandbox is gone.
 
 What it cannot promise: files behind the interpreter (its standard library) are the host's, and tests that import the
 agent's modules, or whose own script starts the agent's programs, run them as the grader.
@@ -24,8 +25,10 @@ import msgspec
 from t1actors.events import GradingMode, Isolation
 from t1actors.payloads import digest_of
 from t1actors.sandbox.archive import EMPTY, archive_of_files, subtree
+from t1actors.sandbox.creating import create_with_retries
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxUnavailable
 from t1actors.sandbox.interface import HOST, Layer, Limits, RunRequest, SandboxBackend, SandboxSpec
+from t1actors.sandbox.retries import Retry, RetryPolicy
 from t1actors.sandbox.standing import tree_left_at
 from t1actors.tasks.layers import environment_layers, tests_layer
 from t1actors.tasks.task import Task, TaskError
@@ -55,6 +58,8 @@ async def grade(
     limits: Limits,
     tool_layer: ToolLayer | None = None,
     base: str = HOST,
+    retries: RetryPolicy = RetryPolicy(),  # noqa: B008
+    create_deadline_s: float | None = None,
 ) -> Verdict:
     """The verdict on ``layer``, the sealed archive (rooted at /) of a trial at ``task``.
 
@@ -64,6 +69,8 @@ async def grade(
         limits: of the trial's sandbox; the grader has room for what the agent left on top of them.
         tool_layer: what tests that use pytest are given (``verify.toolbox``); others are graded without.
         base: what the trial's sandbox stood on; an image has the programs that grade in it, and its digest is theirs.
+        retries: how often its sandbox is tried again where infrastructure failed it; the verdict has each (``retried``).
+        create_deadline_s: of one such try; None: only ``deadline_s`` ends it.
 
     Raises:
         VerifyError: nothing can be graded on this host (no interpreter under /usr).
@@ -98,7 +105,10 @@ async def grade(
                 base=base,
             )
             began = time.monotonic()
-            run.isolation = (await backend.create(spec)).isolation
+            created = await create_with_retries(
+                backend, spec, retries, deadline_s=create_deadline_s, on_retry=run.retried.append
+            )
+            run.isolation = created.isolation
             run.phases["create"] = time.monotonic() - began
             warnings: list[str] = []
             own_root = base != HOST or run.isolation.backend == "docker"
@@ -124,6 +134,8 @@ async def grade(
             verdict = Verdict("verifier_crash" if error.cause == "memory" else "infra", detail=str(error))
         except SandboxUnavailable:
             raise  # no sandbox can be made any more: the caller's host is at fault, not this trial's luck
+        except TimeoutError:
+            verdict = Verdict("infra", detail=f"no sandbox to grade in within {create_deadline_s} s")
         except (SandboxError, TaskError) as error:
             verdict = Verdict("infra", detail=str(error))
         finally:
@@ -142,6 +154,7 @@ async def grade(
         output=run.output,
         seconds=time.monotonic() - started,
         phases=tuple(run.phases.items()),
+        retried=tuple(run.retried),
     )
 
 
@@ -159,6 +172,7 @@ class _Grading:
     testing: bool = False
     output: str = ""
     phases: dict[str, float] = field(default_factory=dict[str, float])
+    retried: list[Retry] = field(default_factory=list[Retry])
 
 
 def _environment(task: Task, base: str) -> tuple[Layer, ...]:

@@ -21,7 +21,7 @@ from dataclasses import replace
 import anyio
 import msgspec
 
-from t1actors.events import GradingMode, Outcome
+from t1actors.events import GradingMode, Isolation, Outcome
 from t1actors.payloads import digest_of
 from t1actors.sandbox.archive import walk
 from t1actors.sandbox.errors import SandboxDied
@@ -34,7 +34,7 @@ from t1actors.verify.inside.places import NOTES, SCRATCH, TESTS, TOOLS
 from t1actors.verify.judge import judge
 from t1actors.verify.toolbox import ToolLayer
 from t1actors.verify.tools import digest_on
-from t1actors.verify.verdict import Verdict
+from t1actors.verify.verdict import NO_ISOLATION, Verdict
 
 WARNING = "graded in the agent's own sandbox: its processes, programs and user were the grader's too"
 _MODE: GradingMode = "same-sandbox"
@@ -44,7 +44,8 @@ _PARCEL = "/var/tmp/t1.parcel"
 
 
 class Tested(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of the tests: ``evidence``, or ``outcome`` and ``detail`` where they did not come to an end."""
+    """What came of the tests: ``evidence``, or ``outcome`` and ``detail`` where they did not come to an end.
+    ``isolation``: the trial's own, which was the tests' too."""
 
     evidence: Evidence | None = None
     outcome: Outcome = "infra"
@@ -55,6 +56,7 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True):
     lacks_tools: bool = False
     """The tests name pytest, and the sandbox has not the Python that the tool layer is made for."""
     seconds: float = 0.0
+    isolation: Isolation = NO_ISOLATION
 
 
 async def run_live(
@@ -63,11 +65,13 @@ async def run_live(
     sandbox: str,
     *,
     key: str,
+    isolation: Isolation,
     deadline_s: float,
     tool_layer: ToolLayer | None,
     base: str = HOST,
 ) -> Tested:
-    """Run the tests of ``task`` in ``sandbox``, which stands on ``base``; what the agent and its services do there goes on.
+    """Run the tests of ``task`` in ``sandbox``, made with ``isolation`` on ``base``; what the agent and its services do there
+    goes on.
     Idempotent by ``key``.
 
     Raises:
@@ -98,6 +102,7 @@ async def run_live(
         tool_layer_digest=given.digest if given is not None else "",
         lacks_tools=lacks_tools,
         seconds=anyio.current_time() - began_s,
+        isolation=isolation,
     )
 
 
@@ -116,6 +121,7 @@ def judge_live(task: Task, tested: Tested) -> Verdict:
         tools_digest=tested.tools_digest,
         tool_layer_digest=tested.tool_layer_digest,
         seconds=tested.seconds,
+        isolation=tested.isolation,
         warnings=(*verdict.warnings, WARNING),
     )
 

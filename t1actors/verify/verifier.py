@@ -2,7 +2,8 @@
 
     verifier = Verifier(backend)
     verdict = await verifier.grade(task, layer, key="grading")      # fresh-root: a sealed trial
-    verdict = await verifier.grade_live(task, "trial", key="tests")   # same-sandbox: before the seal
+    made = await backend.create(SandboxSpec(key="trial"))             # or a pool's; the agent works in it
+    verdict = await verifier.grade_live(task, "trial", key="tests", isolation=made.isolation)  # same-sandbox: before the seal
 
 Guarantees: the tool layer is built once, when the first tests need it, in a thread; runs under trio and asyncio alike.
 """
@@ -15,7 +16,9 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from t1actors.events import Isolation
 from t1actors.sandbox.interface import HOST, Limits, SandboxBackend
+from t1actors.sandbox.retries import RetryPolicy
 from t1actors.tasks.layers import tests_layer
 from t1actors.tasks.task import Task
 from t1actors.verify.command import uses_pytest
@@ -40,6 +43,8 @@ class Verifier:
         packages: Sequence[str] = (),
         wheels: Path | None = None,
         cache: Path | None = None,
+        retries: RetryPolicy = RetryPolicy(),  # noqa: B008
+        create_deadline_s: float | None = None,
     ) -> None:
         """
         Args:
@@ -47,6 +52,7 @@ class Verifier:
             deadline_s: the longest that a grading may take.
             packages: what tests may import beside pytest; installed here, or wheels in ``wheels``.
             cache: a directory that keeps built tool layers.
+            retries, create_deadline_s: of making graders' sandboxes, as in ``verify.grade.grade``.
         """
         self._backend = backend
         self._limits = limits or Limits()
@@ -54,6 +60,8 @@ class Verifier:
         self._packages = tuple(packages)
         self._wheels = wheels
         self._cache = cache
+        self._retries = retries
+        self._create_deadline_s = create_deadline_s
         self._tool_layer: ToolLayer | None = None
         self._building = anyio.Lock()
 
@@ -70,18 +78,30 @@ class Verifier:
             limits=self._limits,
             tool_layer=await self.tool_layer_for(task),
             base=base,
+            retries=self._retries,
+            create_deadline_s=self._create_deadline_s,
         )
 
-    async def test_live(self, task: Task, sandbox: str, *, key: str, base: str = HOST) -> Tested:
-        """Run the tests in the agent's own ``sandbox``, which lives on: what they left. Judged by ``judge_live``."""
+    async def test_live(self, task: Task, sandbox: str, *, key: str, isolation: Isolation, base: str = HOST) -> Tested:
+        """Run the tests in the agent's own ``sandbox``, which lives on, was made on ``base`` and has this ``isolation``
+        (``Created``): what they left. Judged by ``judge_live``."""
         layer = await self.tool_layer_for(task)
         return await run_live(
-            task, self._backend, sandbox, key=key, deadline_s=self._deadline_s, tool_layer=layer, base=base
+            task,
+            self._backend,
+            sandbox,
+            key=key,
+            isolation=isolation,
+            deadline_s=self._deadline_s,
+            tool_layer=layer,
+            base=base,
         )
 
-    async def grade_live(self, task: Task, sandbox: str, *, key: str, base: str = HOST) -> Verdict:
+    async def grade_live(
+        self, task: Task, sandbox: str, *, key: str, isolation: Isolation, base: str = HOST
+    ) -> Verdict:
         """``test_live``, judged. Raises what the backend raises for that sandbox."""
-        return judge_live(task, await self.test_live(task, sandbox, key=key, base=base))
+        return judge_live(task, await self.test_live(task, sandbox, key=key, isolation=isolation, base=base))
 
     async def tool_layer_for(self, task: Task) -> ToolLayer | None:
         """The tool layer; None for tests that do without. Raises ``VerifyError``, ``TaskError``."""

@@ -10,7 +10,7 @@ from t1actors import config as cfg
 from t1actors.actors.pool import Create, Pool, Reclaim, Run, Seal
 from t1actors.actors.verifier import Grade, Verifier
 from t1actors.cli.preflight import unmet
-from t1actors.events import AnyEvent, Graded, SandboxSealed, TrialFailed
+from t1actors.events import AnyEvent, Graded, SandboxReady, SandboxSealed, StepOpened, TrialFailed, TrialSpec
 from t1actors.harness.native import NativeHarness
 from t1actors.log.blobs import MemoryBlobs
 from t1actors.models.folder import model_folder
@@ -40,19 +40,25 @@ def test_the_pool_tests_before_it_seals_and_the_verifier_judges(
 ) -> None:
     config, blobs = configuration(tasks, "verify.same_sandbox=true"), MemoryBlobs()
 
-    async def main() -> tuple[AnyEvent, AnyEvent]:
+    async def main() -> tuple[AnyEvent, AnyEvent, AnyEvent]:
         pool = Pool(ActorContext("pool", tmp_path / "run", config, blobs, 1, anyio.current_time))
         async with pool.running():
-            await perform(pool, Create(key="s0.t0/create", trial="s0.t0", task="sample"))
+            spec = TrialSpec(trial="s0.t0", index=0, task="sample", seed=0, turn_limit=3)
+            opened = StepOpened(
+                step=0, purpose="train", version="v", version_index=0, batch_size=1, temperature=1.0, trials=(spec,)
+            )
+            [ready] = await perform(pool, Create(key="s0.t0/create", trial="s0.t0", task="sample"))
+            for event in (opened, ready):
+                pool.fold(pool.initial(), event)
             await perform(pool, Run(key="s0.t0/0/run", trial="s0.t0", turn=0, command="; ".join(WORK)))
             [sealed] = await perform(pool, Seal(key="s0.t0/seal", trial="s0.t0", task="sample"))
             await perform(pool, Reclaim(key="s0.t0/kill", trial="s0.t0"))
         verifier = Verifier(ActorContext("verifier", tmp_path / "run", config, blobs, 1, anyio.current_time))
         verifier.fold(verifier.initial(), sealed)
         [graded] = await perform(verifier, Grade(key="s0.t0/grade", trial="s0.t0"))
-        return sealed, graded
+        return ready, sealed, graded
 
-    sealed, graded = anyio.run(main, backend="trio")
+    ready, sealed, graded = anyio.run(main, backend="trio")
     assert isinstance(sealed, SandboxSealed)
     assert sealed.tested is not None
     assert isinstance(graded, Graded)
@@ -61,6 +67,8 @@ def test_the_pool_tests_before_it_seals_and_the_verifier_judges(
     )
     assert graded.reward == 3 / config.verify.reward_scale
     assert graded.warnings
+    assert isinstance(ready, SandboxReady)
+    assert graded.isolation == ready.isolation
 
 
 def test_a_run_that_does_not_allow_it_refuses_the_task_by_name(

@@ -199,6 +199,7 @@ def test_a_task_that_does_not_build_fails_its_trial_by_name(
     async def main(played: Played) -> None:
         failed = await played.create("s0.t0")
         assert isinstance(failed, TrialFailed)
+        assert (failed.creating, failed.own_fault) == (True, True)
         assert failed.cause == cause
         assert says in failed.detail
 

@@ -10,16 +10,19 @@ from t1actors.actors.assembler import Assembler
 from t1actors.actors.quarantine import named
 from t1actors.actors.schedule import Schedule
 from t1actors.events import (
+    AnyEvent,
     BatchSealed,
     BatchShort,
     EffectFinished,
     RunFailed,
     SandboxReady,
+    SandboxRequested,
     TaskQuarantined,
     TrialFailed,
     TrialReplaced,
     TrialSpec,
 )
+from t1actors.runtime.actor import Decision
 from tests.actors.test_assembler import Bench as AssemblerBench
 from tests.actors.test_pool import Bench as PoolBench
 from tests.actors.test_publisher import Bench as PublisherBench
@@ -32,30 +35,61 @@ def quarantined(task: str) -> TaskQuarantined:
     return TaskQuarantined(task=task, tries=3, cause="task", detail="no such base")
 
 
+OTHERS = "l1-100000001"
+
+
 class Pool:
-    """A pool for which one trial after the other of the same task is opened."""
+    """A pool for which one trial after the other is opened, and their creations end as they are told to."""
 
     def __init__(self, tmp_path: Path) -> None:
+        self.tmp_path = tmp_path
+        self.log: list[AnyEvent] = []
         self.bench = PoolBench(tmp_path)
         self.number = 0
+        self.begin(TASK)
 
-    def end_creation(self, *results: object) -> list[object]:
-        trial = f"s0.t{self.number}"
-        for result in results:
-            self.bench.state = self.bench.pool.fold(self.bench.state, replace(result, trial=trial))
-        decision = self.bench.send(EffectFinished(key=f"{trial}/create", status="done", seconds=1.0))
+    def begin(self, task: str) -> str:
         self.number += 1
-        spec = TrialSpec(trial=f"s0.t{self.number}", index=self.number, task=TASK, seed=1, turn_limit=3)
-        self.bench.send(TrialReplaced(step=0, temperature=1.0, failed=trial, cause="task", replacement=spec))
-        return list(decision.events)
+        trial = f"s0.t{self.number}"
+        spec = TrialSpec(trial=trial, index=self.number, task=task, seed=1, turn_limit=3)
+        self.send(TrialReplaced(step=0, temperature=1.0, failed="s0.t0", cause="task", replacement=spec))
+        return trial
+
+    def end_creation(self, result: TrialFailed | SandboxReady, task: str = TASK) -> list[AnyEvent]:
+        trial = self.begin(task)
+        event = replace(result, trial=trial)
+        self.bench.state = self.bench.pool.fold(self.bench.state, event)
+        self.log.append(event)
+        return list(self.send(EffectFinished(key=f"{trial}/create", status="done", seconds=1.0)).events)
+
+    def send(self, event: AnyEvent) -> Decision:
+        decision = self.bench.send(event)
+        self.log.append(event)
+        self.log += decision.events
+        return decision
+
+    def restarted(self) -> "Pool":
+        """Another one, which knows what the log says."""
+        again = Pool(self.tmp_path)
+        again.bench = PoolBench(self.tmp_path)
+        again.log, again.number = self.log, self.number
+        for event in self.log:
+            if not isinstance(event, EffectFinished | SandboxRequested):
+                again.bench.state = again.bench.pool.fold(again.bench.state, event)
+        return again
+
+    @property
+    def quarantined(self) -> set[str]:
+        return set(self.bench.state.quarantine.tasks)
 
 
-NOT_MADE = TrialFailed(trial="", cause="task", detail="no such base", creating=True)
+NOT_MADE = TrialFailed(trial="", cause="task", detail="no such base", creating=True, own_fault=True)
+HOST = TrialFailed(trial="", cause="TimeoutError", detail="no sandbox within 60 s", creating=True)
 MADE = example(SandboxReady)
 BROKEN_LATER = TrialFailed(trial="", cause="SandboxDied")
 
 
-def test_a_task_that_never_creates_is_quarantined_after_three_trials(tmp_path: Path) -> None:
+def test_a_task_that_never_creates_by_its_own_fault_is_quarantined_after_three_trials(tmp_path: Path) -> None:
     pool = Pool(tmp_path)
     assert pool.end_creation(NOT_MADE) == []
     assert pool.end_creation(NOT_MADE) == []
@@ -68,6 +102,49 @@ def test_a_sandbox_that_is_made_takes_earlier_tries_back_and_later_faults_are_no
     for result in (NOT_MADE, NOT_MADE, MADE, NOT_MADE, BROKEN_LATER, BROKEN_LATER, BROKEN_LATER, NOT_MADE):
         assert pool.end_creation(result) == []
     assert pool.end_creation(NOT_MADE) == [quarantined(TASK)]
+
+
+def test_a_host_that_makes_no_sandbox_puts_no_task_into_quarantine(tmp_path: Path) -> None:
+    pool = Pool(tmp_path)
+    assert pool.end_creation(MADE, OTHERS) == []  # it was well once
+    for _ in range(10):
+        assert pool.end_creation(HOST) == []
+        assert pool.end_creation(HOST, OTHERS) == []
+    assert pool.end_creation(MADE, OTHERS) == []
+    assert pool.end_creation(HOST) == []
+    assert pool.quarantined == set()
+
+
+def test_a_host_that_is_sick_from_the_start_counts_against_no_task(tmp_path: Path) -> None:
+    pool = Pool(tmp_path)
+    for _ in range(10):
+        assert pool.end_creation(HOST) == []
+    assert pool.bench.state.quarantine.due(1) == []
+
+
+def test_a_task_that_fails_while_others_are_made_is_quarantined_whatever_the_fault_looks_like(tmp_path: Path) -> None:
+    pool = Pool(tmp_path)
+    for _ in range(2):
+        assert pool.end_creation(MADE, OTHERS) == []
+        assert pool.end_creation(HOST) == []
+    assert pool.end_creation(MADE, OTHERS) == []
+    [named] = pool.end_creation(HOST)
+    assert named == TaskQuarantined(task=TASK, tries=3, cause="TimeoutError", detail="no sandbox within 60 s")
+    assert pool.quarantined == {TASK}
+
+
+@pytest.mark.parametrize("before", range(6))
+def test_a_pool_that_is_started_again_goes_on_counting_where_the_log_ends(tmp_path: Path, before: int) -> None:
+    results = [(MADE, OTHERS), (HOST, TASK), (MADE, OTHERS), (NOT_MADE, TASK), (HOST, OTHERS), (HOST, TASK)]
+    pool = Pool(tmp_path)
+    for number, (result, task) in enumerate(results):
+        if number == before:
+            pool = pool.restarted()
+        assert pool.end_creation(result, task) == []  # the last one: nothing was made since the third
+    pool = pool.restarted()
+    assert pool.end_creation(MADE, OTHERS) == []
+    assert [event.task for event in pool.end_creation(HOST) if isinstance(event, TaskQuarantined)] == [TASK]
+    assert pool.restarted().quarantined == {TASK}
 
 
 # --- what is drawn ---
@@ -133,6 +210,16 @@ def test_a_trial_of_a_task_in_quarantine_is_replaced_by_one_of_another_task(tmp_
     assert isinstance(other, TrialReplaced)
     assert other.replacement.task not in (TASK, "")
     assert other.replacement.trial == "s0.t3"
+
+
+def test_a_trial_that_was_not_begun_costs_the_step_no_replacement(tmp_path: Path) -> None:
+    bench = assembler(tmp_path, launched=1, wanted=1)
+    bench.send(quarantined(TASK))
+    bench.send(TrialFailed(trial="s0.t0", cause="quarantined"))
+    bench.send(TrialFailed(trial="s0.t1", cause="SandboxDied"))
+    bench.send(TrialFailed(trial="s0.t2", cause="SandboxDied"))
+    assert [event.replacement.trial for event in bench.of(TrialReplaced)] == ["s0.t1", "s0.t2"]
+    assert bench.of(BatchShort)
 
 
 def test_a_step_whose_tasks_are_all_in_quarantine_ends_short(tmp_path: Path) -> None:

@@ -13,17 +13,20 @@ from t1actors.actors.verdicts import verdict_on, verifier_of
 from t1actors.actors.verifier import graded
 from t1actors.cli.main import main
 from t1actors.config import Config, TasksConfig, digest, to_toml
-from t1actors.events import RunStarted, SandboxSealed, encode
+from t1actors.events import AssertionResult, RunStarted, SandboxSealed, encode
 from t1actors.log.blobs import FileBlobs
 from t1actors.log.filelog import FileLog
 from t1actors.log.interface import CommitHead
 from t1actors.payloads import pack
-from t1actors.sandbox.archive import archive_of_files
+from t1actors.replay.regrade import Regrader
+from t1actors.sandbox.archive import archive_of_files, find_file
 from t1actors.sandbox.backend import NamespaceBackend
+from t1actors.sandbox.interface import SandboxBackend
 from t1actors.tasks.generate import make_task
 from t1actors.tasks.reader import read_task
 from t1actors.tasks.write import write_task
 from t1actors.verify.live import Tested
+from t1actors.verify.verdict import Verdict
 from tests.verify.samples import IDS, expecting, sample_task
 
 HALF = archive_of_files({"app/out": b"hi\n"})
@@ -227,3 +230,31 @@ def test_what_cannot_be_graded_again_says_why_with_status_2(own, tmp_path, capsy
     ):
         status, text = said(capsys, *arguments)
         assert (status, says in text) == (2, True), text
+
+
+class OfFiles:
+    """A verifier of somebody's own: looks into the sealed tree, runs nothing."""
+
+    def __init__(self, backend: SandboxBackend):
+        pass
+
+    async def grade(self, task, layer: bytes, *, key: str, base: str) -> Verdict:
+        found = find_file(layer, "app/out") is not None
+        return Verdict("graded", (AssertionResult(id="out is there", passed=found),))
+
+
+@pytest.mark.parametrize("tested", [None, Tested(outcome="infra", detail="its shell was gone")])
+def test_another_verifier_grades_what_a_recorded_trial_left(own, tested):
+    run, task = own
+    run.seal("s0.t0", "sample", HALF, tested)
+    run.grade(task, "s0.t0")
+
+    async def again():
+        regrader = Regrader.open(run.write(), make_verifier=OfFiles)
+        async with regrader.running():
+            return await regrader.grade("s0.t0")
+
+    found = anyio.run(again)
+    assert [(result.id, result.passed) for result in found.now.assertions] == [("out is there", True)]
+    assert found.now.reward == 1 / run.config.verify.reward_scale
+    assert "out is there" in {difference.what for difference in found.differences}

@@ -122,16 +122,29 @@ def test_show_says_what_was_read_and_what_can_run_it(tasks: Path, capsys: pytest
         "unknown key  metadata.t1.levle; did you mean metadata.t1.level?",
         "no effect    environment.skills_dir",
         "namespaces   can run it",
+        "docker       with --set sandbox.backend=docker: can run it",
     ):
         assert f"  {line}\n" in f"{first}\n"
     assert "namespaces   no: needs 2048 MB of memory" in second
+    assert "docker       with --set sandbox.backend=docker: no: needs 2048 MB of memory" in second
     assert "limits       2048 MB of memory, verifier 600 s" in second
+
+
+def test_show_says_first_what_the_configured_backend_lacks(tasks: Path, capsys: pytest.CaptureFixture[str]):
+    own = ("--set", "sandbox.backend=docker", "--set", "sandbox.host_base=false")
+    _, out, _ = said(capsys, "show", tasks / "sound", *own)
+    docker, namespaces = out.splitlines()[-2:]
+    assert docker.startswith("  docker       no: its image debian:12 cannot be had")
+    assert namespaces.startswith(
+        "  namespaces   with --set sandbox.backend=namespaces: no: its image debian:12 is not in"
+    )
 
 
 def test_show_as_json_has_the_same_facts(tasks: Path, capsys: pytest.CaptureFixture[str]):
     (found,) = json.loads(said(capsys, "show", tasks / "sound", "--json")[1])
     assert (found["task"], found["expected"], found["expected_from"]) == ("sound", ["made", "right"], "task.toml")
-    assert found["backends"] == {"namespaces": []}
+    assert found["backends"] == {"namespaces": [], "docker": []}
+    assert found["backend"] == "namespaces"
     assert len(found["digest"]) == 64
     assert found["unknown_keys"] == {"metadata.t1.levle": "metadata.t1.level"}
 

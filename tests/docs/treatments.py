@@ -48,6 +48,7 @@ TREATMENTS = (
     Treatment(r"python3 -I -S /tests/", "outside", "what a grader runs inside its sandbox"),
     Treatment(r"python -(m (pytest|venv)|I)$", "outside", "what tests ask for inside their sandbox"),
     Treatment(r"pip install |python3 -m venv |apt-get |debootstrap |tar -C base ", "outside", "installs something"),
+    Treatment(r'D="\$PWD/docker"$|dockerd ', "outside", "a daemon; tests/docker_daemon.py starts such a one"),
 )
 """The first line that matches decides."""
 

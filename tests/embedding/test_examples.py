@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from t1actors.events import ActorUpdated
+from t1actors.tasks.reader import read_task
 from tests.loop.runs import TinyRun
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +63,22 @@ def test_two_programs_that_share_a_machine_keep_its_rate(monkeypatch, capsys, ho
     counted = "PoolMetrics(waiting=0, live=0, created=6, reclaimed=6, leaked=0, retries=0, failed=0)"
     assert sorted(lines[:-1]) == [f"one: {counted}", f"two: {counted}"]
     assert sorted(path.name for path in (tmp_path / "shared" / "node").iterdir()) == ["bucket", "slots"]
+
+
+def test_an_agent_that_is_not_ours_works_on_a_task_and_is_graded(monkeypatch, capsys, host_makes_sandboxes):
+    lines = run_here(monkeypatch, capsys, "grade_foreign_agent.py")
+    assert lines == [
+        read_task(ROOT / "examples" / "tasks" / "text-harbour").instruction.splitlines()[0],
+        "eager saw: 21 nadan.txt",
+        "eager: graded, 1 of 11, reward 0.1",
+        "idle: graded, 0 of 11, reward 0.0",
+    ]
+
+
+def test_every_example_is_run_by_a_test():
+    text = Path(__file__).read_text()
+    examples = [path.name for path in (ROOT / "examples").glob("*.py")]
+    assert [name for name in examples if f'"{name}"' not in text] == []
 
 
 def test_the_foreign_agent_trains(monkeypatch, capsys):

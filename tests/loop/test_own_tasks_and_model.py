@@ -43,7 +43,7 @@ def test_a_run_on_own_tasks_and_an_own_model_trains_and_replays(tmp_path: Path) 
     done = t1("run", *own, *sets, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"tasks  usable 12 of 15 in {tmp_path / 'my-tasks'}: 8 train, 2 heldout, 2 warmup" in done.stdout
-    assert "left out a: environment/Dockerfile, line 2: RUN is not supported yet" in done.stdout
+    assert "left out a: environment/Dockerfile: the working directory is /" in done.stdout
     assert "chat format: ChatML" in done.stdout
     run_dir = tmp_path / "run"
     assert "| b | environment/Dockerfile: the working directory is /usr" in (run_dir / "tasks.md").read_text()
@@ -87,9 +87,9 @@ def test_the_demo_trains_on_the_tasks_that_come_with_the_project(tmp_path: Path)
     events = [decode(entry.raw) for entry in merged(FileLog(tmp_path / "run" / "log"))]
     graded = [event for event in events if isinstance(event, Graded)]
     assert {event.outcome for event in graded} == {"graded"}
-    assert len({event.reward for event in graded}) > 1
+    assert len({event.reward for event in graded}) > 1  # so some are above 0
     chosen = {task["name"]: task for task in json.loads((tmp_path / "run" / "tasks.json").read_text())["usable"]}
-    assert chosen["python-ledger"]["baseline"] == ["test_what_worked_works"]
+    assert chosen["python-ledger"]["baseline"] == ["test_state.py::test_what_worked_works"]
     for event in graded:
         assert event.expected == len(chosen[event.task]["expected"]) - len(chosen[event.task]["baseline"])
     assert t1("log", "check", "run", cwd=tmp_path).returncode == 0

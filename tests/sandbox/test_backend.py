@@ -1,6 +1,7 @@
 """The life of sandboxes: idempotent calls, what survives whom, and that nothing is ever left."""
 
 import os
+import shutil
 import signal
 import time
 
@@ -486,5 +487,25 @@ def test_odd_keys_and_a_long_root_work_all_the_same(live, tmp_path):
         for key in ("s0.t3/grade", ".x", "é"):
             await backend.create(SandboxSpec(key=key))
         assert sorted(await backend.list()) == sorted(["s0.t3/grade", ".x", "é"])
+
+    live(body)
+
+
+def test_a_sandbox_whose_directory_was_deleted_takes_nothing_of_its_successors_along_when_its_lease_ends(live):
+    def shims():
+        return {pid for pid, name in live.processes() if name == "t1-shim"}
+
+    async def body(backend):
+        await backend.create(SandboxSpec(key="one", lease_s=1.0))
+        old = shims()
+        shutil.rmtree(live.root / "one")
+        await backend.create(SandboxSpec(key="one"))
+        await backend.run("one", request("1", "echo kept >f"))
+        with anyio.fail_after(60):
+            while old & shims():  # noqa: ASYNC110 - processes tell nobody
+                await anyio.sleep(0.05)
+        assert (await backend.run("one", request("2", "cat f"))).text == "kept\n"
+        assert await backend.list() == ["one"]
+        await backend.kill("one")
 
     live(body)

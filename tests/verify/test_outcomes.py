@@ -13,6 +13,7 @@ from t1actors.events import AssertionResult, Isolation
 from t1actors.sandbox.archive import archive_of_files
 from t1actors.sandbox.errors import SandboxDied, SandboxError, SandboxUnavailable
 from t1actors.sandbox.interface import Created, Leftover, Limits, RunRequest, RunResult, SandboxSpec
+from t1actors.sandbox.retries import RetryPolicy
 from t1actors.tasks.generate import make_task
 from t1actors.tasks.reader import read_task
 from t1actors.tasks.task import Task
@@ -49,6 +50,7 @@ class ScriptedBackend:
     exit_code: int = 0
     timed_out: bool = False
     create_error: SandboxError | None = None
+    create_failures: int = 1 << 30
     run_error: SandboxError | None = None
     run_s: float = 0.0
     create_s: float = 0.0
@@ -59,9 +61,10 @@ class ScriptedBackend:
 
     async def create(self, spec: SandboxSpec) -> Created:
         self.specs.append(spec)
-        self.alive.add(spec.key)
         await anyio.sleep(self.create_s)
-        if self.create_error is not None:
+        self.alive.add(spec.key)
+        if self.create_error is not None and len(self.specs) <= self.create_failures:
+            self.alive.discard(spec.key)
             raise self.create_error
         return Created(isolation=Isolation(backend="scripted"), phases={}, existed=False)
 
@@ -269,6 +272,50 @@ def test_binary_fallback_is_only_for_tasks_without_any_assertion_channel(builtin
     assert reward(graded(builtin, ScriptedBackend({REWARD: b"1\n"})), 20.0) is None
     for text in (b"1000000", b"nan", b"0.5"):
         assert graded(foreign, ScriptedBackend({REWARD: text})).outcome == "partial_report"
+
+
+FAULT = SandboxError("the shim was killed")
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_graders_sandbox_that_infrastructure_fails_is_tried_again_and_the_verdict_says_so(
+    builtin: Task, failures: int
+):
+    files = {REPORT: report(passing(builtin, 9))}
+    backend = ScriptedBackend(files, create_error=FAULT, create_failures=failures)
+    verdict = graded(builtin, backend)
+    assert (verdict.outcome, len(backend.specs)) == ("graded", failures + 1)
+    assert [(retry.attempt, retry.cause, retry.detail) for retry in verdict.retried] == [
+        (attempt, "SandboxError", "the shim was killed") for attempt in range(1, failures + 1)
+    ]
+
+
+def test_a_graders_sandbox_that_cannot_be_had_measures_nothing(builtin: Task):
+    backend = ScriptedBackend({REPORT: report(passing(builtin, 9))}, create_error=FAULT)
+    verdict = graded(builtin, backend)
+    assert (verdict.outcome, verdict.detail, len(backend.specs)) == ("infra", "the shim was killed", 3)
+    assert len(verdict.retried) == 2
+
+
+def test_a_creation_that_hangs_is_tried_again_too(builtin: Task):
+    backend = ScriptedBackend(create_s=60.0)
+
+    async def run() -> Verdict:
+        return await grade(
+            builtin,
+            EMPTY_TRIAL,
+            backend,
+            key="k",
+            deadline_s=60.0,
+            lease_s=9.0,
+            limits=Limits(),
+            retries=RetryPolicy(most=1, pause_s=0.0),
+            create_deadline_s=0.01,
+        )
+
+    verdict = anyio.run(run, backend="trio")
+    assert (verdict.outcome, [retry.cause for retry in verdict.retried]) == ("infra", ["TimeoutError"])
+    assert verdict.detail == "no sandbox to grade in within 0.01 s"
 
 
 def test_a_cancelled_grading_leaves_no_sandbox(builtin: Task):

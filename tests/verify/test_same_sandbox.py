@@ -73,9 +73,9 @@ def test_asked_again_by_its_key_the_tests_do_not_run_again(tmp_path, on_a_bench)
     task = sample_task(tmp_path, toml="grading = 'same-sandbox'")
 
     async def test(bench):
-        await bench.begin(task, WORK, "t")
-        first = await bench.verifier_of_agents.test_live(task, "t", key="k")
-        again = await bench.verifier_of_agents.test_live(task, "t", key="k")
+        made = await bench.begin(task, WORK, "t")
+        first = await bench.verifier_of_agents.test_live(task, "t", key="k", isolation=made.isolation)
+        again = await bench.verifier_of_agents.test_live(task, "t", key="k", isolation=made.isolation)
         await bench.agents.kill("t")
         return first, again
 
@@ -87,8 +87,8 @@ def test_the_record_of_what_was_left_is_judged_again_to_the_same_verdict(tmp_pat
     task = sample_task(tmp_path, toml="grading = 'same-sandbox'")
 
     async def test(bench):
-        await bench.begin(task, WORK, "t")
-        tested = await bench.verifier_of_agents.test_live(task, "t", key="k")
+        made = await bench.begin(task, WORK, "t")
+        tested = await bench.verifier_of_agents.test_live(task, "t", key="k", isolation=made.isolation)
         await bench.agents.kill("t")
         return tested
 
@@ -96,6 +96,8 @@ def test_the_record_of_what_was_left_is_judged_again_to_the_same_verdict(tmp_pat
     kept = msgspec.msgpack.decode(msgspec.msgpack.encode(tested), type=Tested)
     assert judge_live(task, kept) == judge_live(task, tested)
     assert judge_live(task, kept).passed == 3
+    assert judge_live(task, kept).isolation == tested.isolation
+    assert tested.isolation.namespaces
 
 
 @pytest.mark.parametrize(
@@ -106,6 +108,7 @@ def test_the_record_of_what_was_left_is_judged_again_to_the_same_verdict(tmp_pat
         ("graded_paths = ['/tests/x']", "graded_paths = '/tests/x'"),
         ("graded_paths = ['/usr/local']", "graded_paths = '/usr/local'"),
         ("graded_paths = ['/etc']", "graded_paths = '/etc'"),
+        ("graded_paths = ['/etc/alternatives']", "graded_paths = '/etc/alternatives'"),
         ("graded_paths = ['app']", "graded_paths = 'app'"),
         ("graded_paths = ['/app', '/app/x']", "none lies in another"),
         ("graded_paths = ['/app', '/app']", "none lies in another"),

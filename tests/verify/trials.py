@@ -12,7 +12,7 @@ import anyio
 
 from t1actors.config import SandboxConfig
 from t1actors.sandbox.choice import make_backend
-from t1actors.sandbox.interface import Limits, RunRequest, SandboxBackend, SandboxSpec
+from t1actors.sandbox.interface import Created, Limits, RunRequest, SandboxBackend, SandboxSpec
 from t1actors.tasks.layers import environment_layers
 from t1actors.tasks.task import Task
 from t1actors.verify.verdict import Verdict
@@ -39,21 +39,22 @@ class Bench:
         await self.agents.kill(key)
         return layer
 
-    async def begin(self, task: Task, commands: Sequence[str], key: str) -> None:
+    async def begin(self, task: Task, commands: Sequence[str], key: str) -> Created:
         """A sandbox in which ``commands`` were run, and which lives on."""
         spec = SandboxSpec(key=key, workdir=task.workdir, limits=LIMITS, layers=environment_layers(task))
-        await self.agents.create(spec)
+        made = await self.agents.create(spec)
         for turn, command in enumerate(commands):
             await self.agents.run(key, RunRequest(key=f"{key}/{turn}", command=command, limit_s=20.0))
+        return made
 
     async def grade(self, task: Task, layer: bytes, key: str) -> Verdict:
         return await self.verifier.grade(task, layer, key=key)
 
     async def grade_live(self, task: Task, commands: Sequence[str], key: str) -> Verdict:
         """In the agent's own sandbox, which is gone afterwards."""
-        await self.begin(task, commands, key)
+        made = await self.begin(task, commands, key)
         try:
-            return await self.verifier_of_agents.grade_live(task, key, key=f"{key}/tests")
+            return await self.verifier_of_agents.grade_live(task, key, key=f"{key}/tests", isolation=made.isolation)
         finally:
             await self.agents.kill(key)
 

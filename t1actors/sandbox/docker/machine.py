@@ -34,6 +34,7 @@ from t1actors.sandbox.shim.init import NAMESPACES
 from t1actors.sandbox.shim.linux import StepFailed
 from t1actors.sandbox.shim.machine import Built
 from t1actors.sandbox.shim.network import RESOLV_CONF, Network, find_tool, start_network
+from t1actors.sandbox.shim.own_directory import is_anothers
 from t1actors.sandbox.shim.rootfs import lay_out
 from t1actors.sandbox.shim.sandbox import BASE_ENVIRONMENT, HOST_ENVIRONMENT, agree
 from t1actors.sandbox.shim.shell import Shell
@@ -185,6 +186,8 @@ class Container:
         if self._dead_root:
             with contextlib.suppress(StepFailed):
                 linux.unmount(self._dead_root)
+        if is_anothers(self._directory):
+            return
         try:
             self._kind.daemon.remove(self._container)
         except DaemonFailed as error:

@@ -59,7 +59,8 @@ class Machine(Protocol):
         ...
 
     def remove(self) -> None:
-        """Leave nothing behind, however far ``build`` came."""
+        """Leave nothing behind, however far ``build`` came, and nothing of another sandbox's touched: that has the directory
+        now if this one's was deleted (``own_directory``)."""
         ...
 
 

@@ -19,6 +19,7 @@ from t1actors.sandbox.shim.limits import Controllers, Guard, remove_group
 from t1actors.sandbox.shim.linux import StepFailed
 from t1actors.sandbox.shim.machine import REPORT_BYTES, Built
 from t1actors.sandbox.shim.network import RESOLV_CONF, Network, find_tool, start_network
+from t1actors.sandbox.shim.own_directory import is_anothers
 from t1actors.sandbox.shim.rootfs import Base, HostFiles, Root, make_root, opaque_attribute, plan_root
 from t1actors.sandbox.shim.shell import Shell
 from t1actors.sandbox.shim.users import Users
@@ -199,10 +200,12 @@ class Sandbox:
             self._network = None
 
     def remove(self) -> None:
-        """Leave nothing behind."""
+        """Leave nothing behind, but for what is another sandbox's by now."""
         self.kill_inside()
         with contextlib.suppress(StepFailed):  # nothing was mounted yet
             linux.unmount(f"{self._directory}/fs")
+        if is_anothers(self._directory):
+            return
         if self._guard is not None:
             self._guard.remove()
         root = os.open(self._prepared.root_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -277,7 +277,7 @@ class Shim:
             self._answer(connection, Failed(type(error).__name__, [f"sandbox {self._name}: {error}"]))
         except OSError as error:
             text = f"sandbox {self._name}: {order.file} can't be written: {error.strerror}"
-            self._answer(connection, Failed("SandboxRefused", [text]))
+            self._answer(connection, Failed("SandboxError", [text]))  # the host's disk, not the tree
         else:
             self._answer(connection, Done())
 

@@ -1,13 +1,17 @@
-"""Builds a copy of /app in a scratch directory, each assertion one of its own, and looks at what the program does."""
+"""Builds a copy of /app in a scratch directory, each assertion one of its own, and looks at what the program does.
+
+The copy is made, built and run by programs that these tests start, so that it belongs to whom they run as: not the grader.
+"""
 
 import glob
 import math
 import os
-import shutil
 import stat
 import subprocess
 import tempfile
 
+PATH = "/usr/local/bin:/usr/bin:/bin"
+"""What an agent has: without the grader's own Python and pytest."""
 TEXT = "Bees hum. Bees sleep, bees hum!\nfour-four\n"
 COUNTED = "3 bees\n2 four\n2 hum\n1 sleep\n"
 STRICT = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", '-DVERSION="x"', "-c"]
@@ -20,15 +24,15 @@ virus: unused parameter base in entropy.c
 """
 
 
-def copied(*, without_build=True):
+def copied():
     place = f"{tempfile.mkdtemp()}/app"
-    ignored = shutil.ignore_patterns("build") if without_build else None
-    shutil.copytree("/app", place, symlinks=True, ignore=ignored)
+    run(["cp", "-RP", "--preserve=mode,timestamps", "/app", place], "/")
+    run(["rm", "-rf", f"{place}/build"], "/")
     return place
 
 
 def run(command, place, text=None, **env):
-    env = {"PATH": os.environ["PATH"], "LC_ALL": "C", **env}
+    env = {"PATH": PATH, "LC_ALL": "C", **env}
     done = subprocess.run(command, cwd=place, env=env, input=text, capture_output=True, timeout=30, text=True)
     said = (done.stdout + done.stderr)[-200:]
     assert done.returncode == 0, f"{' '.join(command)}: status {done.returncode}: {said}"

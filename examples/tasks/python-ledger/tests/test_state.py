@@ -1,12 +1,16 @@
-"""Runs a copy of the agent's package, each question in a process of its own: nothing of the agent's is imported here."""
+"""Runs a copy of the agent's package, each question in a process of its own: nothing of the agent's is imported here.
+
+The copy is made by a program too, so that it belongs to whom the agent's programs run as: not the grader.
+"""
 
 import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 
+PATH = "/usr/local/bin:/usr/bin:/bin"
+"""What an agent has: without the grader's own Python and pytest."""
 OLD_PARSE = """
 def parse(text):
     return int(float(text) * 100)
@@ -42,18 +46,18 @@ print("\\n" + json.dumps(answers))
 
 def copied():
     place = f"{tempfile.mkdtemp()}/app"
-    shutil.copytree("/app", place, symlinks=True)
+    assert run(["cp", "-RP", "--preserve=mode,timestamps", "/app", place], "/").returncode == 0
     return place
 
 
 def run(command, place, text=""):
-    env = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {"PATH": PATH, "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(command, cwd=place, env=env, input=text, capture_output=True, timeout=20, text=True)
 
 
 def ask(*question):
     place = copied()
-    done = run([sys.executable, "-c", ASK, place], "/", json.dumps(question))
+    done = run(["python3", "-c", ASK, place], "/", json.dumps(question))
     assert done.returncode == 0, done.stderr[-300:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -63,7 +67,7 @@ def balance(*arguments, text=BOOK):
     if text is not None:
         with open(f"{place}/book.txt", "w") as file:
             file.write(text)
-    return run([sys.executable, "-m", "ledger", "balance", "book.txt", *arguments], place)
+    return run(["python3", "-m", "ledger", "balance", "book.txt", *arguments], place)
 
 
 def test_documents_are_markdown():
@@ -128,12 +132,12 @@ def test_own_tests_tell_the_old_parse_from_the_new():
     place = copied()
     assert os.path.isfile(f"{place}/tests/test_money.py"), "tests/test_money.py is not there"
     shutil.copyfile("/tests/runner.py", f"{place}/run_tests.py")
-    done = run([sys.executable, "run_tests.py", "tests/test_money.py"], place)
+    done = run(["python3", "run_tests.py", "tests/test_money.py"], place)
     assert done.returncode == 0, done.stdout[-300:] + done.stderr[-300:]
     assert "ok " in done.stdout, "it holds no tests"
     with open(f"{place}/ledger/money.py", "a") as file:
         file.write(OLD_PARSE)
-    assert run([sys.executable, "run_tests.py", "tests/test_money.py"], place).returncode == 1
+    assert run(["python3", "run_tests.py", "tests/test_money.py"], place).returncode == 1
 
 
 def test_what_worked_works():

@@ -1,35 +1,51 @@
-"""Starts a copy of the service with its own scripts and talks to it; what the agent's own run left is looked at in /app."""
+"""Starts a copy of the service with its own scripts and talks to it; what the agent's own run left is looked at in /app.
+
+The copy is made, run, looked for and ended by programs that these tests start: it belongs to whom they run as, not to the
+grader, who cannot look into it.
+"""
 
 import configparser
 import contextlib
 import json
 import os
-import shutil
-import signal
 import socket
 import subprocess
 import tempfile
 import time
 
+PATH = "/usr/local/bin:/usr/bin:/bin"
+"""What an agent has: without the grader's own Python and pytest."""
 PORT = 8117
 TAKEN = [1131, 1560, 2092, 2973, 4054, 4907, 5482, 5782, 5878, 5971, 5985, 6149, 8469, 8527]
+
+FIND = """
+import os, signal, sys
+place, what = sys.argv[1:]
+for name in os.listdir("/proc"):
+    try:
+        if name.isdigit() and int(name) != os.getpid():
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                here = place.encode() in file.read() or os.readlink(f"/proc/{name}/cwd").startswith(place)
+            with open(f"/proc/{name}/stat") as file:
+                zombie = file.read().rpartition(")")[2].split()[0] == "Z"
+            if here and not zombie:
+                print(name) if what == "print" else os.kill(int(name), signal.SIGKILL)
+    except OSError:  # it has ended, or is the grader's
+        pass
+"""
 
 
 @contextlib.contextmanager
 def started():
     """A running copy in a scratch directory; nothing of it runs afterwards."""
     place = f"{tempfile.mkdtemp()}/lantern"
-    shutil.copytree("/app", place, symlinks=True)
-    for left in ("lantern.pid", "data/store.json"):
-        if os.path.lexists(f"{place}/{left}"):
-            os.remove(f"{place}/{left}")
+    program("cp", "-RP", "--preserve=mode,timestamps", "/app", place)
+    program("rm", "-f", f"{place}/lantern.pid", f"{place}/data/store.json")
     try:
         script(place, "start.sh")
         yield place
     finally:
-        for process in processes_of(place):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        program("python3", "-c", FIND, place, "kill")
         wait_for(lambda: not processes_of(place))
 
 
@@ -37,24 +53,24 @@ def script(place, name):
     assert os.path.isfile(f"{place}/{name}"), f"{name} is not there"
     with tempfile.TemporaryFile() as said:  # a service holds on to what it was given: no pipe would end
         done = subprocess.run(
-            ["bash", f"{place}/{name}"], cwd="/", stdin=subprocess.DEVNULL, stdout=said, stderr=said, timeout=20
+            ["bash", f"{place}/{name}"],
+            cwd="/",
+            env={**os.environ, "PATH": PATH},
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            timeout=20,
         )
         said.seek(0)
         assert done.returncode == 0, f"{name}: status {done.returncode}: {said.read(300)!r}"
 
 
+def program(*command):
+    return subprocess.run(command, cwd="/", check=True, capture_output=True, timeout=20, text=True).stdout
+
+
 def processes_of(place):
-    found = []
-    for name in os.listdir("/proc"):
-        with contextlib.suppress(OSError):
-            if name.isdigit() and int(name) != os.getpid():
-                with open(f"/proc/{name}/cmdline", "rb") as file:
-                    here = place.encode() in file.read() or os.readlink(f"/proc/{name}/cwd").startswith(place)
-                with open(f"/proc/{name}/stat") as file:
-                    zombie = file.read().rpartition(")")[2].split()[0] == "Z"
-                if here and not zombie:
-                    found.append(int(name))
-    return found
+    return [int(number) for number in program("python3", "-c", FIND, place, "print").split()]
 
 
 def wait_for(condition, limit_s=5.0):
