@@ -45,10 +45,12 @@ FIRST_REMAPPED_ID = 700_000
 
 
 class Daemon:
-    """``socket`` is where it listens, ``image`` a base with bash, coreutils and Python."""
+    """``socket`` is where it listens, ``image`` a base with bash, coreutils and Python; ``bridge`` the device that its
+    containers' network hangs on, if they are to have one."""
 
-    def __init__(self, folder: str, *, remaps_users: bool = False):
+    def __init__(self, folder: str, *, remaps_users: bool = False, bridge: str = "none"):
         self.folder = folder
+        self._bridge = bridge
         self._remaps_users = remaps_users
         self.socket = f"{folder}/sock"
         self.image = IMAGE
@@ -61,7 +63,7 @@ class Daemon:
             "dockerd",
             "--storage-driver=overlay2",
             "--iptables=false",
-            "--bridge=none",
+            f"--bridge={self._bridge}",
             f"-Hunix://{self.socket}",
         ]
         command += [f"--data-root={at}/data", f"--exec-root={at}/exec", f"--pidfile={at}/pid"]
@@ -114,10 +116,10 @@ class Daemon:
 
 
 @contextlib.contextmanager
-def own_daemon(*, remaps_users: bool = False) -> Iterator[Daemon]:
+def own_daemon(*, remaps_users: bool = False, bridge: str = "none") -> Iterator[Daemon]:
     """One that runs while the block is open, with the base image. Raises ``RuntimeError`` where none can be started."""
     with tempfile.TemporaryDirectory(prefix="t1-dockerd-") as folder:
-        daemon = Daemon(folder, remaps_users=remaps_users)
+        daemon = Daemon(folder, remaps_users=remaps_users, bridge=bridge)
         os.chmod(folder, 0o711)  # for users that are remapped
         data = f"{folder}/data"  # in memory: thousands of small files are made and deleted again
         os.mkdir(data)

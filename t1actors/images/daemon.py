@@ -34,6 +34,8 @@ from t1actors.tasks.task import Task, TaskError
 TAG = "t1-environment"
 _STEP = re.compile(r"Step (\d+)/\d+ : ")
 _NOISE = re.compile(r" ---> |Removing intermediate container |Removed intermediate container ")
+_RED = re.compile(r"\x1b\[91m|\x1b\[0m")
+"""What the builder puts around what came by stderr."""
 _LONGEST_PULL_S = 1800.0
 
 
@@ -163,7 +165,7 @@ class _Said:
         self._error = ""
 
     def hear(self, record: Record) -> None:
-        text = str(record.get("stream", ""))
+        text = _RED.sub("", str(record.get("stream", "")))
         if match := _STEP.match(text):
             number = int(match[1])
             self._step = self._steps[number - 1] if number <= len(self._steps) else self._step

@@ -2,6 +2,8 @@
 
 import subprocess
 import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import anyio
@@ -20,7 +22,7 @@ from t1actors.sandbox.interface import RunRequest, SandboxSpec
 from t1actors.tasks.reader import read_task
 from t1actors.tasks.task import TaskError
 from tests.actors.test_pool_on_images import Played, play
-from tests.docker_daemon import docker_of
+from tests.docker_daemon import base_image, docker_of, own_daemon
 from tests.images.roots import make_root
 from tests.images.test_graded_tasks import DOCKERFILE, write_task
 
@@ -134,11 +136,44 @@ def test_a_run_that_fails_is_named_with_its_line_status_and_last_words(here):
 
 
 def test_a_run_has_no_network_and_is_told_so(here):
-    with pytest.raises(BuildFailed, match="builds have none here"):
+    with pytest.raises(BuildFailed, match="this build has none: allow one"):
         here.build(
             f"FROM {here.daemon.image}\nWORKDIR /app\n"
             "RUN python3 -c 'import urllib.request as u; u.urlopen(\"http://example.com\")'\n"
         )
+
+
+@pytest.fixture
+def on_a_bridge(little_image, tmp_path):
+    """A daemon whose containers have a network, and the address of the host on it."""
+    link, address = "t1-tests-bridge", "198.18.78.1"
+    subprocess.run(["ip", "link", "add", link, "type", "bridge"], check=True)
+    try:
+        subprocess.run(["ip", "addr", "add", f"{address}/24", "dev", link], check=True)
+        subprocess.run(["ip", "link", "set", link, "up"], check=True)
+        with own_daemon(bridge=link) as daemon:
+            tar = tmp_path / "base.tar"
+            tar.write_bytes(base_image())
+            docker_of(f"unix://{daemon.socket}")("import", str(tar), "little:1")
+            yield Here(daemon, tmp_path), address
+    finally:
+        subprocess.run(["ip", "link", "del", link], check=True)
+
+
+@pytest.mark.slow
+def test_a_run_has_the_daemons_network_where_the_run_allows_it(on_a_bridge, tmp_path):
+    here, address = on_a_bridge
+    (tmp_path / "wanted").write_text("fetched")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer((address, 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        fetch = f"FROM little:1\nWORKDIR /app\nRUN curl -sSf http://{address}:{server.server_port}/wanted -o /wanted\n"
+        try:
+            with pytest.raises(BuildFailed, match=r"exit status 7\ncurl: \(7\) Failed to connect"):
+                here.build(fetch)
+            assert here.said(here.build(fetch, network=True), "cat /wanted")[0] == "fetched"
+        finally:
+            server.shutdown()
 
 
 def test_a_build_out_of_its_time_is_ended_and_leaves_no_container(here):
