@@ -11,7 +11,7 @@ from t1actors.sandbox.errors import SandboxUnavailable
 
 GROUP = "sandbox (docker)"
 MAKE_AN_IMAGE = (
-    "have the daemon pull one, or make one: debootstrap --variant=minbase --include=python3-minimal,procps bookworm base "
+    "have the daemon pull one, or make one: debootstrap --variant=minbase --include=python3,procps bookworm base "
     "&& tar -C base -c . | docker import - {image}"
 )
 
