@@ -20,7 +20,9 @@ INLINE_LIMIT_BYTES = 16 * 1024
 """Payloads below this ride in the event; larger ones are blobs."""
 
 Purpose = Literal["warmup", "recalibrate", "train", "evaluate"]
-EpisodeEnd = Literal["submitted", "turn_limit", "token_limit", "turn_truncated", "deadline", "sandbox_limit"]
+EpisodeEnd = Literal[
+    "submitted", "turn_limit", "token_limit", "turn_truncated", "deadline", "sandbox_limit", "malformed_turns"
+]
 Outcome = Literal["graded", "verifier_crash", "no_report", "partial_report", "verifier_timeout", "infra"]
 Channel = Literal["", "plugin", "junit", "ctrf", "printed", "reward.txt"]
 """Where a verdict's results were read; empty: there was nothing to read."""
@@ -373,6 +375,8 @@ class SandboxReady(Event, frozen=True, kw_only=True):
     create_s: float
     image: str = ""
     """Digest of the image it was made of; empty where the base is the host."""
+    screen: str = ""
+    """What the terminal shows before the first turn; empty where the harness has none."""
 
 
 class TurnExecuted(Event, frozen=True, kw_only=True):
@@ -390,6 +394,8 @@ class TurnExecuted(Event, frozen=True, kw_only=True):
     sandbox_died: bool = False
     """Inside the trial's own limits (all its memory, say): the episode ends and is graded as it stands."""
     limit_hit: str = ""
+    malformed: bool = False
+    """The turn could not be read: nothing was done, and ``observation`` says why."""
 
 
 class SandboxRestored(Event, frozen=True, kw_only=True):

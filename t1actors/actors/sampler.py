@@ -28,6 +28,7 @@ from t1actors.events import (
     AnyEvent,
     BarrierOpened,
     EffectFinished,
+    EpisodeEnd,
     EpisodeEnded,
     GenerationQuiesced,
     Payload,
@@ -44,7 +45,8 @@ from t1actors.events import (
     WeightsLoaded,
     WeightsOffered,
 )
-from t1actors.harness.native import NativeHarness, end_before_execution, end_before_sampling
+from t1actors.harness.choice import make_harness
+from t1actors.harness.native import end_before_sampling
 from t1actors.models.folder import model_folder
 from t1actors.models.tokenizer import Tokenizer
 from t1actors.nursery import task_group
@@ -71,11 +73,14 @@ class Load(Effect, frozen=True, kw_only=True):
 
 @dataclass
 class LiveTrial:
-    """A trial on its way. ``text`` is what the next call's context is made of: the instruction, then each observation."""
+    """A trial on its way. ``text`` is what the next call's context is made of: the instruction (with the terminal's first
+    ``screen``), then each observation. ``command``: what the last turn came to."""
 
     spec: TrialSpec
     temperature: float
     text: str = ""
+    screen: str = ""
+    command: str = ""
     turns: int = 0
     ids: list[int] = field(default_factory=list[int])
     rows: int = 0
@@ -122,7 +127,7 @@ class Sampler:
         self._name = context.name
         names = replica_names(config.rollout.sampler_replicas)
         assert context.name in names, f"a sampler replica is named {', '.join(names)}: {context.name}"
-        self._harness = NativeHarness(Tokenizer.from_folder(model_folder(config.model.policy)))
+        self._harness = make_harness(config.rollout, Tokenizer.from_folder(model_folder(config.model.policy)))
         self._engine = (make_engine or built_in_engine)(context)
         self._state = SamplerState()
         self._cached: set[str] = set()
@@ -143,18 +148,20 @@ class Sampler:
                 self._adopt(state, event.replacement, event.temperature, event.reclaimed)
                 state.trials.pop(event.failed, None)
             case SandboxReady() if event.trial in state.trials:
-                state.trials[event.trial].text = event.instruction
+                trial = state.trials[event.trial]
+                trial.text, trial.screen = event.instruction, event.screen
                 state.sampling[event.trial] = 0
             case TurnExecuted() if event.trial in state.trials:
                 trial = state.trials[event.trial]
                 trial.text = event.observation
-                if trial.turns < trial.spec.turn_limit and not event.sandbox_died:
+                if self._end_after(trial, event) is None:
                     state.sampling[event.trial] = trial.turns
             case TurnSampled() if event.trial in state.trials:
                 trial = state.trials[event.trial]
                 trial.ids += [*event.context_ids, *event.sampled_ids]
                 trial.rows += event.routing.shape[0]
                 trial.turns = event.turn + 1
+                trial.command = event.command
             case EffectFinished() if event.key.endswith("/sample"):
                 state.sampling.pop(event.key.partition("/")[0], None)
             case EpisodeEnded() | TrialCancelled() | TrialFailed():
@@ -176,8 +183,7 @@ class Sampler:
                 return Decision(effects=[self._sample(event.trial, 0), deadline])
             case TurnExecuted() if event.trial in state.trials:
                 trial = state.trials[event.trial]
-                if event.trial not in state.sampling:
-                    reason = "sandbox_limit" if event.sandbox_died else "turn_limit"
+                if (reason := self._end_after(trial, event)) is not None:
                     ended = EpisodeEnded(trial=event.trial, reason=reason, turns=trial.turns)
                     return Decision(events=[ended], cancels=[_deadline_key(event.trial)])
                 return Decision(effects=[self._sample(event.trial, trial.turns)])
@@ -222,6 +228,13 @@ class Sampler:
         if owner(spec.index, self._config.rollout.sampler_replicas, reclaimed) == self._name:
             state.trials[spec.trial] = LiveTrial(spec, temperature)
 
+    def _end_after(self, trial: LiveTrial, executed: TurnExecuted) -> EpisodeEnd | None:
+        """Why the episode ends with the turn that was executed, if it does."""
+        if executed.sandbox_died:
+            return "sandbox_limit"
+        end = self._harness.end_after(trial.command)
+        return "turn_limit" if end is None and trial.turns >= trial.spec.turn_limit else end
+
     def _sample(self, trial: str, turn: int) -> Sample:
         deadline_s = self._config.rollout.agent_deadline_s
         return Sample(key=f"{trial}/{turn}/sample", trial=trial, turn=turn, deadline_s=deadline_s)
@@ -259,7 +272,10 @@ class Sampler:
         if trial is None or self._missed:  # ended between the intent and a restart
             return []
         rollout = self._config.rollout
-        context = self._harness.opening(trial.text) if effect.turn == 0 else self._harness.observation(trial.text)
+        if effect.turn == 0:
+            context = self._harness.opening(trial.text, trial.screen)
+        else:
+            context = self._harness.observation(trial.text, last_sampled=trial.ids[-1])
         length = len(trial.ids) + len(context)
         end = end_before_sampling(
             turns=effect.turn, turn_limit=trial.spec.turn_limit, ids=length, max_ids=rollout.max_ids
@@ -284,8 +300,7 @@ class Sampler:
         )
         if effect.trial not in self._state.trials:  # ended during the generation, whose cancelling is not durable yet
             return []
-        command = self._harness.command_of(result.sampled_ids)
-        end = end_before_execution(command, result.finish)
+        reading = self._harness.reading(result.sampled_ids, result.finish, previous=trial.command)
         sampled = TurnSampled(
             trial=effect.trial,
             turn=effect.turn,
@@ -296,18 +311,18 @@ class Sampler:
             versions=result.versions,
             temperature=trial.temperature,
             finish=result.finish,
-            command=command.text,
-            execute=end is None,
-            canonical=command.canonical,
+            command=reading.command,
+            execute=reading.end is None,
+            canonical=reading.canonical,
             entropy_mean=result.entropy_mean,
             replica=self._name,
             queue_s=result.queue_s,
             prefill_s=result.prefill_s,
             decode_s=result.decode_s,
         )
-        if end is None:
+        if reading.end is None:
             return [sampled]
-        return [sampled, EpisodeEnded(trial=effect.trial, reason=end, turns=effect.turn + 1)]
+        return [sampled, EpisodeEnded(trial=effect.trial, reason=reading.end, turns=effect.turn + 1)]
 
     async def _load(self, effect: Load, performing: Performing) -> Sequence[AnyEvent]:
         offered = self._state.offered
