@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from t1actors import config as cfg
 from t1actors.actors.schedule import Schedule
 from t1actors.actors.task_files import TaskFiles
+from t1actors.cli import preflight as module
 from t1actors.cli.errors import CommandFailed
 from t1actors.cli.preflight import check_unchanged, preflight, with_full_paths
 from t1actors.models.folder import PolicyUnsupported
@@ -255,3 +256,23 @@ def test_a_runs_own_paths_are_written_in_full(tmp_path: Path, monkeypatch: pytes
     builtin = configured(None)
     assert with_full_paths(builtin) == builtin
     assert replace(full, model=builtin.model, tasks=builtin.tasks) == builtin
+
+
+TERMINUS = ("rollout.harness=terminus", "rollout.command_deadline_s=20")
+
+
+def test_a_window_that_the_harness_alone_fills_is_refused() -> None:
+    config = cfg.resolve(preset="smoke", sets=[*TERMINUS, "rollout.max_ids=640"]).config
+    with pytest.raises(
+        CommandFailed, match=r"what the harness terminus tells the model takes \d+ ids without any task"
+    ):
+        preflight(config, None)
+
+
+def test_what_the_harness_needs_on_the_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = cfg.resolve(preset="smoke", sets=[*TERMINUS, "rollout.max_ids=1024"]).config
+    monkeypatch.setattr(module, "find_program", lambda name: None)
+    with pytest.raises(
+        CommandFailed, match=r"rollout.harness = 'terminus' needs tmux in every sandbox.*apt-get install tmux"
+    ):
+        preflight(config, None)
