@@ -45,6 +45,8 @@ class StepFigures(msgspec.Struct, frozen=True, kw_only=True):
     turns_quartiles: tuple[float, float] | None
     timed_out_turns: float
     """Share of the turns whose commands ran into ``rollout.command_deadline_s``."""
+    malformed_turns: int
+    """Turns that could not be read; of the shell harness there are none."""
     ids: float | None
     ids_quartiles: tuple[float, float] | None
     ends: dict[str, int]
@@ -297,6 +299,7 @@ def _step(view: RunView, step: StepView, period_s: float | None) -> StepFigures:
         frac=step.fraction_mean,
         turns=step.turns_mean,
         turns_quartiles=_quartiles([t.turns for t in step.kept]),
+        malformed_turns=sum(t.malformed_turns for t in step.kept),
         timed_out_turns=sum(t.timed_out_turns for t in step.kept) / max(1, sum(t.turns for t in step.kept)),
         ids=step.ids_mean,
         ids_quartiles=_quartiles([t.ids for t in step.kept]),

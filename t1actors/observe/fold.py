@@ -321,6 +321,7 @@ def _fold_trial(view: RunView, event: AnyEvent) -> None:
         case TurnExecuted():
             seconds["run command"] += event.seconds
             trial.timed_out_turns += event.timed_out
+            trial.malformed_turns += event.malformed
         case EpisodeEnded():
             trial.end_reason = event.reason
             trial.phase = "ended"
