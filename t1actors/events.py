@@ -468,6 +468,19 @@ class SandboxesReaped(Event, frozen=True, kw_only=True):
 # --- sampler ------------------------------------------------------------------------------------------------------------
 
 
+class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
+    """The chat call that a turn answered. ``continues``: the turn it goes on from; None begins a chunk. ``join``: how it
+    stands to the turns before (``tito.graph.Join``). ``request_id`` is the client's, ``request`` the digest of what was asked: the
+    same again is the same call. ``said`` is JSON (``harness.endpoint.journal.Said``): the messages that ``context_ids``
+    stand for, the assistant's message that was given out, and where a chunk begins its tools."""
+
+    continues: int | None
+    join: str
+    request_id: str
+    request: str
+    said: Payload
+
+
 class TurnSampled(Event, frozen=True, kw_only=True):
     """One model call. The trial's stream grows by ``context_ids`` (unsampled: prompt, observation, glue) and then
     ``sampled_ids``; ``execute`` says that the pool is to run ``command``. ``routing`` holds the rows for the predicting
@@ -492,6 +505,8 @@ class TurnSampled(Event, frozen=True, kw_only=True):
     queue_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    chat: ChatCall | None = None
+    """Of a turn that an endpoint's session took; its ``trial`` is the session, and nothing is executed here."""
 
 
 class EpisodeEnded(Event, frozen=True, kw_only=True):
@@ -518,11 +533,33 @@ class WeightsLoaded(Event, frozen=True, kw_only=True):
     seconds: float
 
 
+class SessionOpened(Event, frozen=True, kw_only=True):
+    """An endpoint's session begins: ``number`` counts them, ``temperature`` is that of all its turns."""
+
+    trial: str
+    number: int
+    task: str
+    temperature: float
+
+
 class RewardReported(Event, frozen=True, kw_only=True):
     """A foreign harness's own reward: once, finite."""
 
     trial: str
     reward: float
+
+
+class SessionClosed(Event, frozen=True, kw_only=True):
+    """The session takes no more turns."""
+
+    trial: str
+    turns: int
+
+
+class SessionForgotten(Event, frozen=True, kw_only=True):
+    """Who trains has the session's trajectory: the endpoint holds it no more. The log keeps it."""
+
+    trial: str
 
 
 # --- verifier -----------------------------------------------------------------------------------------------------------
@@ -733,7 +770,8 @@ AnyEvent = Union[  # noqa: UP007  (X | Y would be one very long line)
     StepOpened, BarrierOpened, WeightsOffered, WeightsPublished, RunFinished, RunFailed, RunPaused,
     SandboxRequested, SandboxReady, TurnExecuted, SandboxRestored, ObservationDiverged, SandboxSealed, SandboxReclaimed,
     TrialFailed, SandboxRetried, TaskQuarantined, SandboxesReaped,
-    TurnSampled, EpisodeEnded, GenerationQuiesced, WeightsLoaded, RewardReported,
+    TurnSampled, EpisodeEnded, GenerationQuiesced, WeightsLoaded, SessionOpened, RewardReported, SessionClosed,
+    SessionForgotten,
     Graded, TrajectoryAssembled, TrialReplaced, TrialCancelled, BatchSealed, BatchShort,
     CriticInitialised, ValuesEstimated, CriticUpdated, ActorInitialised, ActorUpdated, ModelExported,
 ]  # fmt: skip
