@@ -108,13 +108,18 @@ class BatchItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Boundary(msgspec.Struct, frozen=True, kw_only=True):
-    """How turn ``turn`` was joined to what came before (T1 section 3); ``s`` and ``u`` are the NORMALIZED edges."""
+    """How turn ``turn`` was joined to what came before (T1 section 3). ``s`` and ``u`` are the edges: ids at the end of the
+    prompt before and of its answer that the turn's own prompt does not have. ``start`` and ``end``: of RETOKENIZED, where in
+    the turn's prompt the answer stands in other ids. ``left_out``: of ``u``, what the record does not have either."""
 
     turn: int
     case: BoundaryCase
     s: int = 0
     u: int = 0
     audited: bool = True
+    start: int = 0
+    end: int = 0
+    left_out: int = 0
 
 
 class LossByGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -612,6 +617,12 @@ class TrajectoryAssembled(Event, frozen=True, kw_only=True):
     non_canonical_turns: int
     end_reason: EpisodeEnd
     pages: tuple[Payload, ...] = ()
+    retokenized: int = 0
+    """Sampled ids that later prompts have as other ids of the same text."""
+    placeholders: int = 0
+    """Routing rows copied from their neighbour; what they predict is context."""
+    altered: int = 0
+    """Sampled ids that the model was shown another history for than the record's."""
 
 
 class TrialReplaced(Event, frozen=True, kw_only=True):
