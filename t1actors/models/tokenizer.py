@@ -92,6 +92,10 @@ class Tokenizer:
     def largest_id(self) -> int:
         return max(self._raw.get_vocab(with_added_tokens=True).values(), default=-1)
 
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a token as it is written; None where there is none."""
+        return self._raw.token_to_id(token)
+
     def encode(self, text: str) -> list[int]:
         """The ids of ``text``; never a special id."""
         return self._raw.encode(text, add_special_tokens=False).ids
