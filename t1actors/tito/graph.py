@@ -213,14 +213,19 @@ class SessionGraph:
     def paths(self, rows: Callable[[Tensor], npt.NDArray[np.generic]]) -> list[list[PathTurn]]:
         """The chunks, for ``stitch.stitch_paths``: one for each node that nothing goes on from, in the order of their
         numbers. Where two share their first turns, the later one has them as context. ``rows`` opens a routing payload."""
-        trained: set[int] = set()
+        turns: dict[int, Turn] = {}
         paths: list[list[PathTurn]] = []
         for leaf in self.nodes:
             if self.children(leaf.number):
                 continue
-            path = self.path(leaf.number)
-            paths.append([self._path_turn(node, rows, trained=node.number not in trained) for node in path])
-            trained |= {node.number for node in path}
+            path: list[PathTurn] = []
+            for node in self.path(leaf.number):
+                trained = node.number not in turns
+                if trained:
+                    turns[node.number] = _turn_of(node, rows)
+                boundary = Boundary(turn=node.number, case="SPLIT" if node.parent is None else "STRICT")
+                path.append(PathTurn(turn=turns[node.number], trained=trained, boundary=boundary))
+            paths.append(path)
         return paths
 
     def joins(self) -> dict[Join, int]:
@@ -276,17 +281,16 @@ class SessionGraph:
                 at, join = start + same, same == len(node.messages) and messages[start + same].role == "assistant"
         return ("answer" if join else "history"), at
 
-    def _path_turn(self, node: Node, rows: Callable[[Tensor], npt.NDArray[np.generic]], *, trained: bool) -> PathTurn:
-        turn = Turn(
-            context_ids=node.context_ids,
-            sampled_ids=node.turn.sampled_ids,
-            logprobs=node.turn.logprobs,
-            routing_RLK=rows(node.turn.routing),
-            versions=node.turn.versions,
-            canonical=node.turn.canonical,
-        )
-        boundary = None if node.parent is None else Boundary(turn=node.number, case="STRICT")
-        return PathTurn(turn=turn, trained=trained, boundary=boundary)
+
+def _turn_of(node: Node, rows: Callable[[Tensor], npt.NDArray[np.generic]]) -> Turn:
+    return Turn(
+        context_ids=node.context_ids,
+        sampled_ids=node.turn.sampled_ids,
+        logprobs=node.turn.logprobs,
+        routing_RLK=rows(node.turn.routing),
+        versions=node.turn.versions,
+        canonical=node.turn.canonical,
+    )
 
 
 def is_given(returned: Message, given: Message) -> bool:

@@ -79,9 +79,13 @@ async def chunk_of(name: str, desk: Desk, root: int | None, wait_s: float) -> As
         return
     lock = desk.chunks.setdefault(root, anyio.Lock())
     mine = False
-    with anyio.move_on_after(wait_s):
-        await lock.acquire()
+    try:
+        lock.acquire_nowait()
         mine = True
+    except anyio.WouldBlock:
+        with anyio.move_on_after(wait_s):
+            await lock.acquire()
+            mine = True
     if not mine:
         raise CallRefused(
             409,

@@ -9,9 +9,9 @@
     DELETE /sessions/NAME                         closes it
     GET    /health                                needs no token
 
-Guarantees: an answer leaves only when its turn is committed, streamed or not, so a stream never breaks off for a
-reason of the endpoint's; a client that hangs up before that abandons the call; every refusal is a JSON error body; a request is read up to
-the limit and no further.
+Guarantees: an answer leaves only when its turn is committed, streamed or not, so a stream never breaks off for a reason
+of the endpoint's; a client that hangs up before that abandons the call; every refusal is a JSON error body; a request is read
+up to the limit and no further.
 """
 
 from __future__ import annotations

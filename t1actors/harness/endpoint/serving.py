@@ -4,7 +4,7 @@
         client = openai.AsyncOpenAI(base_url=endpoint.session_url("s0"), api_key="none")
 
 Guarantees: inside the block connections are accepted at ``base_url`` and the sessions that the journal knows are there;
-leaving it takes no new calls, gives those at work ``graceful_s`` and then abandons them; nothing is committed after the block.
+leaving it takes no new calls, gives those at work ``graceful_s`` and then abandons them; nothing is committed behind it.
 """
 
 from __future__ import annotations
