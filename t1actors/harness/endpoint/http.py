@@ -20,6 +20,7 @@ import hmac
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from itertools import chain
 
 import msgspec
 from starlette.applications import Starlette
@@ -152,7 +153,8 @@ class _Face:
             return Response(status_code=CLIENT_GONE)
         created_s = int(self._now_s())
         if asked.stream:
-            return _events((None, body) for body in [*chat.chunks(answered, asked, created_s=created_s), "[DONE]"])
+            bodies = chain(chat.chunks(answered, asked, created_s=created_s), ["[DONE]"])
+            return _events((None, body) for body in bodies)
         return _json(chat.whole(answered, asked, created_s=created_s))
 
     async def responses(self, request: Request) -> Response:
