@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -28,6 +28,9 @@ FOREIGN = {
     "mistral": re.compile(r"\[TOOL_CALLS\]"),
 }
 """How each format is known when a model that was taught another one writes it."""
+
+TAGGED = re.compile(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
+"""A call between tags; of one that is not closed the second group is empty."""
 
 
 class ReadCall(NamedTuple):
@@ -83,6 +86,50 @@ def read_json_call(text: str, *, parameters: bool = False) -> ReadCall | BrokenC
     except (msgspec.DecodeError, RecursionError) as error:
         return BrokenCall(text, str(error))
     return checked_call(text, name, arguments)
+
+
+def read_blocks(text: str, block: re.Pattern[str], read: Callable[[str], ReadCall | BrokenCall]) -> Reading:
+    """``text`` with its calls taken out. ``block`` finds one: its first group is the inside, its second the mark that closes
+    it, empty where there is none."""
+    calls: list[ReadCall] = []
+    broken: list[BrokenCall] = []
+    for found in block.finditer(text):
+        call = read(found[1].strip()) if found[2] else BrokenCall(found[0], "it is not closed")
+        if isinstance(call, BrokenCall):
+            broken.append(BrokenCall(found[0], call.reason))
+        else:
+            calls.append(call)
+    content = block.sub("", text).strip("\n") if calls or broken else text
+    return Reading(content, "", tuple(calls), tuple(broken))
+
+
+def read_section(
+    text: str, start: str, end: str, block: re.Pattern[str], read: Callable[[str], ReadCall | BrokenCall]
+) -> Reading:
+    """As ``read_blocks``, for families that write all calls of a turn in one section, which ends it."""
+    content, _, section = text.partition(start)
+    inside, _, behind = section.partition(end)
+    found = read_blocks(inside, block, read)
+    left = tuple(
+        BrokenCall(part.strip(), "it stands where calls do and is none")
+        for part in (found.content, behind)
+        if part.strip()
+    )
+    return Reading(content, "", found.calls, (*found.broken, *left))
+
+
+def leading_objects(text: str, between: str) -> tuple[list[str], str]:
+    """The JSON objects that ``text`` begins with, apart by white space and characters of ``between``, and what is left."""
+    objects: list[str] = []
+    rest = text.lstrip(between + " \n\t")
+    while rest.startswith("{"):
+        try:
+            _, end = json.JSONDecoder().raw_decode(rest)
+        except (ValueError, RecursionError):
+            break
+        objects.append(rest[:end])
+        rest = rest[end:].lstrip(between + " \n\t")
+    return objects, rest
 
 
 def checked_call(text: str, name: str, arguments: str, label: str = "") -> ReadCall | BrokenCall:

@@ -134,6 +134,30 @@ def plain_call_id(turn: str, place: int) -> str:
     return f"call_{turn}_{place}"
 
 
+def labelled_call_id(label: str, turn: str, place: int) -> str:
+    """For families that show the model its own name for a call again: ``label_of`` gives it back."""
+    return f"{label}@{turn}_{place}"
+
+
+def label_of(call_id: str) -> str:
+    """The model's name for the call; of a call that another made, the whole of its id."""
+    return call_id.partition("@")[0]
+
+
+def leading_system(family: str, messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
+    """(what the first system or developer message says, the others), for families that have a place for one only."""
+    first = messages[0].role in ("system", "developer")
+    rest = messages[1:] if first else messages
+    refuse_system(family, rest)
+    return (messages[0].content if first else ""), rest
+
+
+def refuse_system(family: str, messages: Sequence[Message]) -> None:
+    """Raise ``RenderError`` for a system or developer message where the family has no place for one."""
+    if any(message.role in ("system", "developer") for message in messages):
+        raise RenderError(f"{family} has no form for a system or developer message behind the first message")
+
+
 def runs(messages: Sequence[Message]) -> Iterator[tuple[bool, list[Message]]]:
     """Messages with the answers of tools that stand together taken together: (whether they are that, messages)."""
     for tools, found in groupby(messages, key=lambda message: message.role == "tool"):

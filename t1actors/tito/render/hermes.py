@@ -7,14 +7,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from t1actors.tito.render.calls import ReadCall, Reading, as_json, described, read_json_call
-from t1actors.tito.render.interface import BrokenCall
+from t1actors.tito.render.calls import TAGGED, Reading, as_json, described, read_blocks, read_json_call
 from t1actors.tito.render.messages import Tool, ToolCall
-
-_BLOCK = re.compile(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
 
 
 def tools_text(tools: Sequence[Tool]) -> str:
@@ -37,20 +33,6 @@ def call_text(call: ToolCall) -> str:
     return f'\n{{"name": "{call.name}", "arguments": {call.arguments}}}\n'
 
 
-def read_blocks(text: str, read: Callable[[str], ReadCall | BrokenCall], block: re.Pattern[str] = _BLOCK) -> Reading:
-    """``text`` with its tagged calls taken out: each block's inside is read by ``read``; one that is not closed is broken."""
-    calls: list[ReadCall] = []
-    broken: list[BrokenCall] = []
-    for found in block.finditer(text):
-        call = read(found[1].strip()) if found[2] else BrokenCall(found[0], "it is not closed")
-        if isinstance(call, BrokenCall):
-            broken.append(BrokenCall(found[0], call.reason))
-        else:
-            calls.append(call)
-    content = block.sub("", text).strip("\n") if calls or broken else text
-    return Reading(content, "", tuple(calls), tuple(broken))
-
-
 def read_calls(text: str) -> Reading:
     """``text`` with its calls taken out."""
-    return read_blocks(text, read_json_call)
+    return read_blocks(text, TAGGED, read_json_call)

@@ -28,7 +28,7 @@ class Qwen3:
     call_format = "qwen3"
 
     def __init__(self, options: Options) -> None:
-        self._begin = "<|im_start|>assistant\n" + ("" if options.thinking else "<think>\n\n</think>\n\n")
+        self._empty = "" if options.thinking else "<think>\n\n</think>\n\n"
 
     def opening(self, out: Writer, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         system = messages[0].role in ("system", "developer")
@@ -54,10 +54,10 @@ class Qwen3:
             else:
                 role = "user" if run[0].role == "user" else "system"
                 out.own(f"<|im_start|>{role}\n").text(run[0].content).own("<|im_end|>\n")
-        out.own(self._begin).cut()
+        out.own("<|im_start|>assistant\n" + self._empty).cut()
 
     def _assistant(self, out: Writer, message: Message) -> None:
-        out.own(self._begin).cut()
+        out.own("<|im_start|>assistant\n" + ("" if message.reasoning else self._empty)).cut()
         if message.reasoning:
             out.own("<think>\n").text(message.reasoning.strip("\n")).own("\n</think>\n\n")
         out.text(message.content)

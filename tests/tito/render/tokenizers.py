@@ -17,13 +17,48 @@ CORPUS = [
 SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 """Words, numbers, punctuation with the line ends behind it: as the tokenizers of these families split."""
 
-_QWEN = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
-_TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+_CHATML = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
+_THINK = ("<think>", "</think>")
+_TAGS = (*_THINK, "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+_GLM = ("<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
+_MISTRAL_V3 = (
+    *("<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+    *("[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+)
 SPECIAL = {
     "t1": ("<|pad|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>"),
-    "qwen3": _QWEN,
+    "qwen3": _CHATML,
+    "qwen3.5": _CHATML,
+    "qwen3.6": _CHATML,
+    "glm4": _GLM,
+    "glm5": _GLM,
+    "kimi": (
+        *("[EOS]", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", "<|im_end|>"),
+        *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"),
+        *("<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+    ),
+    "deepseek": (
+        *("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
+        *("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+        *("<｜tool▁sep｜>", "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
+    ),
+    "gptoss": ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>"),
+    "llama3": (
+        *("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>"),
+        *("<|eot_id|>", "<|eom_id|>", "<|python_tag|>"),
+    ),
+    "mistral": (*_MISTRAL_V3, "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"),
+    "mistral-v3": _MISTRAL_V3,
 }
-ADDED = {"qwen3": _TAGS}
+ADDED = {
+    "qwen3": _TAGS,
+    "qwen3.5": _TAGS,
+    "qwen3.6": _TAGS,
+    "glm4": (*_TAGS, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    "glm5": (*_TAGS, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    "kimi": _THINK,
+    "deepseek": _THINK,
+}
 """Added and not special: found in text, too."""
 
 
