@@ -21,7 +21,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import cast
@@ -192,7 +192,9 @@ def stitch_foreign(
         paths, trial=trial, index=index, task=task, temperature=temperature, geometry=geometry, rule=rule
     )
     foreign_audit.audit_boundaries(stitched.record, calls, stitched.boundaries, edges)
-    return Foreign(stitched, shares_of(calls, joins))
+    shares = shares_of(calls, joins)
+    counts = {"retokenized": shares.retokenized, "placeholders": shares.placeholders, "altered": shares.altered}
+    return Foreign(replace(stitched, **counts), shares)
 
 
 def _left_out(joins: Sequence[Join], number: int) -> int:

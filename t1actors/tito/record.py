@@ -161,7 +161,7 @@ def chunk_of(
     parts = [routing_RLK] if isinstance(routing_RLK, np.ndarray) else routing_RLK
     stored = np.dtype(geometry.dtype).newbyteorder("<")
     for part in parts:
-        if part.size and (int(part.min()) < 0 or int(part.max()) >= geometry.experts):
+        if part.size and ((part.dtype.kind == "i" and int(part.min()) < 0) or int(part.max()) >= geometry.experts):
             raise RecordError(
                 f"an expert id lies outside [0, {geometry.experts}): {int(part.min())}..{int(part.max())}"
             )

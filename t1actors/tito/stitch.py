@@ -83,6 +83,10 @@ class Stitched:
     """Positions with m = 1 that do not hold the id that was sampled there: 0, or the audit would have raised."""
     non_canonical_turns: int
     """Turns whose sampled ids are not the canonical encoding of their text. They stay as sampled."""
+    retokenized: int = 0
+    """As this and the next two of ``foreign.Shares``; only repaired boundaries have any."""
+    placeholders: int = 0
+    altered: int = 0
 
 
 def stitch_turns(
@@ -145,7 +149,15 @@ def stitch_paths(
     )
 
 
-def stitch(turns: Sequence[TurnSampled], *, index: int, task: str, geometry: Geometry, blobs: Blobs) -> Stitched:
+def stitch(
+    turns: Sequence[TurnSampled],
+    *,
+    index: int,
+    task: str,
+    geometry: Geometry,
+    blobs: Blobs,
+    rule: StitchRule = "strict",
+) -> Stitched:
     """As ``stitch_turns``, for the trial that the events ``turns`` (all of it, in order) belong to.
 
     Raises:
@@ -175,8 +187,14 @@ def stitch(turns: Sequence[TurnSampled], *, index: int, task: str, geometry: Geo
         )
         for turn in turns
     ]
-    return stitch_turns(
-        plain, trial=first.trial, index=index, task=task, temperature=first.temperature, geometry=geometry
+    return stitch_paths(
+        [[PathTurn(turn=turn) for turn in plain]],
+        trial=first.trial,
+        index=index,
+        task=task,
+        temperature=first.temperature,
+        geometry=geometry,
+        rule=rule,
     )
 
 
