@@ -205,6 +205,15 @@ class VerifyConfig:
 
 
 @dataclass(frozen=True)
+class TitoConfig:
+    """How turns become records."""
+
+    stitch: Literal["strict", "t1"] = "strict"
+    """Boundaries that a record may have: ``strict``, none but STRICT and SPLIT; ``t1``, also the repaired ones, after which
+    tokens were sampled under another history than the record's."""
+
+
+@dataclass(frozen=True)
 class CriticConfig:
     """The critic's loss and optimizer."""
 
@@ -268,6 +277,7 @@ class Config:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     verify: VerifyConfig = field(default_factory=VerifyConfig)
+    tito: TitoConfig = field(default_factory=TitoConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
     @property

@@ -110,13 +110,18 @@ class BatchItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Boundary(msgspec.Struct, frozen=True, kw_only=True):
-    """How turn ``turn`` was joined to what came before (T1 section 3); ``s`` and ``u`` are the NORMALIZED edges."""
+    """How turn ``turn`` was joined to what came before (T1 section 3). ``s`` and ``u`` are the edges: ids at the end of the
+    prompt before and of its answer that the turn's own prompt does not have. ``start`` and ``end``: of RETOKENIZED, where in
+    the turn's prompt the answer stands in other ids. ``left_out``: of ``u``, what the record does not have either."""
 
     turn: int
     case: BoundaryCase
     s: int = 0
     u: int = 0
     audited: bool = True
+    start: int = 0
+    end: int = 0
+    left_out: int = 0
 
 
 class LossByGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -474,6 +479,19 @@ class SandboxesReaped(Event, frozen=True, kw_only=True):
 # --- sampler ------------------------------------------------------------------------------------------------------------
 
 
+class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
+    """The chat call that a turn answered. ``continues``: the turn it goes on from; None begins a chunk. ``join``: how it
+    stands to the turns before (``tito.graph.Join``). ``request_id`` is the client's, ``request`` the digest of what was
+    asked: the same again is the same call. ``said`` is JSON (``harness.endpoint.journal.Said``): the messages that
+    ``context_ids`` stand for, the assistant's message that was given out, and where a chunk begins its tools."""
+
+    continues: int | None
+    join: str
+    request_id: str
+    request: str
+    said: Payload
+
+
 class TurnSampled(Event, frozen=True, kw_only=True):
     """One model call. The trial's stream grows by ``context_ids`` (unsampled: prompt, observation, glue) and then
     ``sampled_ids``; ``execute`` says that the pool is to run ``command``. ``routing`` holds the rows for the predicting
@@ -498,6 +516,8 @@ class TurnSampled(Event, frozen=True, kw_only=True):
     queue_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    chat: ChatCall | None = None
+    """Of a turn that an endpoint's session took; its ``trial`` is the session, and nothing is executed here."""
 
 
 class EpisodeEnded(Event, frozen=True, kw_only=True):
@@ -524,11 +544,33 @@ class WeightsLoaded(Event, frozen=True, kw_only=True):
     seconds: float
 
 
+class SessionOpened(Event, frozen=True, kw_only=True):
+    """An endpoint's session begins: ``number`` counts them, ``temperature`` is that of all its turns."""
+
+    trial: str
+    number: int
+    task: str
+    temperature: float
+
+
 class RewardReported(Event, frozen=True, kw_only=True):
     """A foreign harness's own reward: once, finite."""
 
     trial: str
     reward: float
+
+
+class SessionClosed(Event, frozen=True, kw_only=True):
+    """The session takes no more turns."""
+
+    trial: str
+    turns: int
+
+
+class SessionForgotten(Event, frozen=True, kw_only=True):
+    """Who trains has the session's trajectory: the endpoint holds it no more. The log keeps it."""
+
+    trial: str
 
 
 # --- verifier -----------------------------------------------------------------------------------------------------------
@@ -581,6 +623,12 @@ class TrajectoryAssembled(Event, frozen=True, kw_only=True):
     non_canonical_turns: int
     end_reason: EpisodeEnd
     pages: tuple[Payload, ...] = ()
+    retokenized: int = 0
+    """Sampled ids that later prompts have as other ids of the same text."""
+    placeholders: int = 0
+    """Routing rows copied from their neighbour; what they predict is context."""
+    altered: int = 0
+    """Sampled ids that the model was shown another history for than the record's."""
 
 
 class TrialReplaced(Event, frozen=True, kw_only=True):
@@ -739,7 +787,8 @@ AnyEvent = Union[  # noqa: UP007  (X | Y would be one very long line)
     StepOpened, BarrierOpened, WeightsOffered, WeightsPublished, RunFinished, RunFailed, RunPaused,
     SandboxRequested, SandboxReady, TurnExecuted, SandboxRestored, ObservationDiverged, SandboxSealed, SandboxReclaimed,
     TrialFailed, SandboxRetried, TaskQuarantined, SandboxesReaped,
-    TurnSampled, EpisodeEnded, GenerationQuiesced, WeightsLoaded, RewardReported,
+    TurnSampled, EpisodeEnded, GenerationQuiesced, WeightsLoaded, SessionOpened, RewardReported, SessionClosed,
+    SessionForgotten,
     Graded, TrajectoryAssembled, TrialReplaced, TrialCancelled, BatchSealed, BatchShort,
     CriticInitialised, ValuesEstimated, CriticUpdated, ActorInitialised, ActorUpdated, ModelExported,
 ]  # fmt: skip

@@ -63,7 +63,11 @@ warmstart.command("t1actors.cli.warmstart:demos", name="demos")
 warmstart.command("t1actors.cli.warmstart:make", name="make")
 app.command(warmstart)
 
-LISTS = ("-h", "--help", "log", "config", "task", "sandbox", "image", "warmstart")
+tito = App(name="tito", help="Token in, token out.\n\nExample: `t1 tito stitch calls.jsonl --tokenizer my-model`")
+tito.command("t1actors.cli.tito:stitch", name="stitch")
+app.command(tito)
+
+LISTS = ("-h", "--help", "log", "config", "task", "sandbox", "image", "warmstart", "tito")
 """With nothing else in it, a command line asks for a list of commands."""
 
 

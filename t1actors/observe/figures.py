@@ -56,6 +56,11 @@ class StepFigures(msgspec.Struct, frozen=True, kw_only=True):
     drift_in_loss: int
     non_canonical_turns: int
     boundaries: dict[str, int]
+    retokenized: int
+    """Sampled ids that later prompts had as other ids; ``altered``: sampled after another history than the record's;
+    ``placeholders``: routing rows copied from their neighbour."""
+    altered: int
+    placeholders: int
     explained_variance: float | None
     """Before the critic's update."""
     critic_loss: float | None
@@ -309,6 +314,9 @@ def _step(view: RunView, step: StepView, period_s: float | None) -> StepFigures:
         drift_in_loss=step.drift_in_loss,
         non_canonical_turns=sum(t.non_canonical_turns for t in step.kept),
         boundaries=dict(sorted(sum((t.boundaries for t in step.kept), Counter[str]()).items())),
+        retokenized=sum(t.retokenized for t in step.kept),
+        altered=sum(t.altered for t in step.kept),
+        placeholders=sum(t.placeholders for t in step.kept),
         explained_variance=step.values.explained_variance if step.values else None,
         critic_loss=critic.loss if critic else None,
         actor_loss=actor.loss if actor else None,

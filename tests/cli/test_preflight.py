@@ -197,7 +197,7 @@ def test_a_task_that_changed_since_the_start_is_refused_by_name(tmp_path: Path) 
 def test_a_model_that_fits_is_described(tmp_path: Path) -> None:
     folder = make_model(tmp_path / "model")
     lines = preflight(configured(None, folder), 10**9).lines
-    assert lines[0] == f"model  {folder}: 3,072 parameters, 384 ids, 1,024 positions, chat format: ChatML"
+    assert lines[0] == f"model  {folder}: 3,072 parameters, 384 ids, 1,024 positions, chat format: qwen3"
     assert "of memory in all processes together" in lines[1]
 
 

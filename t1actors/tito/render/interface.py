@@ -66,6 +66,7 @@ class Renderer(Protocol):
         All of it is unsampled context. Raises ``RenderError``."""
         ...
 
-    def answer(self, sampled_ids: Sequence[int], *, turn: str) -> Answer:
-        """Read a sampled turn; ``turn`` names it, for the ids of its calls."""
+    def answer(self, sampled_ids: Sequence[int], *, turn: str, tools: Sequence[Tool] = ()) -> Answer:
+        """Read a sampled turn; ``turn`` names it, for the ids of its calls. Formats whose arguments are text, not JSON, make
+        JSON of them by what ``tools`` declare."""
         ...
