@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from t1actors.config import RolloutConfig
 from t1actors.harness.interface import Hands, Harness
-from t1actors.harness.plain import PlainRenderer
 from t1actors.harness.shell import ShellHands, ShellHarness
 from t1actors.harness.terminus.harness import TerminusHands, TerminusHarness
 from t1actors.models.tokenizer import Tokenizer
+from t1actors.tito.render.choice import renderer_for
 
 
 def make_harness(rollout: RolloutConfig, tokenizer: Tokenizer) -> Harness:
     """The sampler's half."""
     if rollout.harness == "terminus":
-        return TerminusHarness(PlainRenderer(tokenizer), rollout.terminus, turn_s=rollout.command_deadline_s)
+        return TerminusHarness(renderer_for(tokenizer), rollout.terminus, turn_s=rollout.command_deadline_s)
     return ShellHarness(tokenizer)
 
 

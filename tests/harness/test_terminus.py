@@ -9,25 +9,22 @@ import pytest
 from t1actors.config import TerminusConfig
 from t1actors.events import OutputChunk
 from t1actors.harness.interface import HarnessError
-from t1actors.harness.plain import PlainRenderer
 from t1actors.harness.terminus.harness import TerminusHands, TerminusHarness
 from t1actors.harness.terminus.program import Keys, Program, program_from
 from t1actors.models.tokenizer import Tokenizer, train_tokenizer
 from t1actors.sandbox.interface import RunResult
-from t1actors.tito.render.interface import RenderError
-from t1actors.tito.render.messages import Message, Tool
+from t1actors.tito.render.choice import renderer_for
 from tests.models.chatml import chatml_tokenizer
 
 OWN = train_tokenizer(
     ['{"analysis": "", "plan": "", "commands": [{"keystrokes": "ls\\n", "duration": 0.5}]}'] * 20, 300
 )
 CHATML = chatml_tokenizer(think=True)
-TOKENIZERS = {"own": OWN, "chatml": CHATML}
 HANDS = TerminusHands(TerminusConfig(), turn_s=20.0)
 
 
 def harness(tokenizer: Tokenizer = OWN, **changed: int | float) -> TerminusHarness:
-    return TerminusHarness(PlainRenderer(tokenizer), TerminusConfig(**changed), turn_s=20.0)
+    return TerminusHarness(renderer_for(tokenizer), TerminusConfig(**changed), turn_s=20.0)
 
 
 def answer(*commands: tuple[str, float], complete: bool = False) -> str:
@@ -46,7 +43,7 @@ class Episode:
 
     def says(self, text: str, *, cut: bool = False) -> Program:
         assert self.end is None
-        ids = [*self.tokenizer.encode(text), *(() if cut else self.harness.stop_ids)]
+        ids = [*self.tokenizer.encode(text), *(() if cut else self.harness.stop_ids[:1])]
         reading = self.harness.reading(ids, "length" if cut else "stop", previous=self.command)
         self.command = reading.command
         self.end = reading.end or self.harness.end_after(reading.command)
@@ -108,7 +105,7 @@ def test_only_the_second_answer_in_a_row_that_says_complete_submits():
 def test_keystrokes_of_the_answer_that_submits_are_typed_before_the_end():
     episode = Episode(harness())
     episode.says(answer(complete=True))
-    ids = [*OWN.encode(answer(("touch x\n", 0.1), complete=True)), *episode.harness.stop_ids]
+    ids = [*OWN.encode(answer(("touch x\n", 0.1), complete=True)), *episode.harness.stop_ids[:1]]
     reading = episode.harness.reading(ids, "stop", previous=episode.command)
     assert reading.end is None
     assert HANDS.request("key", reading.command) is not None
@@ -149,42 +146,14 @@ def test_a_sandbox_without_tmux_is_named():
 # --- messages as ids --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_what_is_added_turn_by_turn_is_one_render_of_the_whole_conversation(name):
-    tokenizer = TOKENIZERS[name]
-    renderer = PlainRenderer(tokenizer)
-    opening = renderer.opening([Message(role="user", content="do it")])
-    sampled = (*tokenizer.encode("ls"), *renderer.stop_ids)
-    more = renderer.extension([Message(role="user", content="a b")], last_sampled=sampled[-1])
-    whole = [
-        Message(role="user", content="do it"),
-        Message(role="assistant", content="ls"),
-        Message(role="user", content="a b"),
-    ]
-    assert (*opening, *sampled, *more) == renderer.opening(whole)
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_a_turn_that_was_cut_off_is_closed_by_what_follows(name):
-    renderer = PlainRenderer(TOKENIZERS[name])
-    told = [Message(role="user", content="go on")]
-    closed = renderer.extension(told, last_sampled=renderer.stop_ids[0])
-    assert renderer.extension(told, last_sampled=300) == (*renderer.stop_ids, *closed)
+@pytest.mark.parametrize("tokenizer", [OWN, CHATML])
+def test_a_turn_that_was_cut_off_is_closed_by_what_follows(tokenizer):
+    of_tokenizer = harness(tokenizer)
+    closed = of_tokenizer.observation("go on", last_sampled=of_tokenizer.stop_ids[0])
+    assert of_tokenizer.observation("go on", last_sampled=300) == (of_tokenizer.stop_ids[0], *closed)
 
 
 def test_thinking_is_no_part_of_the_answer():
     text = "<think>\n{}\n</think>\n\n" + answer(("ls\n", 0.1))
-    said = PlainRenderer(CHATML).answer([*CHATML.encode(text), *PlainRenderer(CHATML).stop_ids], turn="t")
-    assert (said.content, said.reasoning, said.closed) == (answer(("ls\n", 0.1)), "{}", True)
     program = Episode(harness(CHATML), CHATML).says(text)
     assert program == Program(keys=(Keys("ls\n", 0.1),))
-
-
-def test_what_the_plain_formats_have_no_form_for_is_refused():
-    renderer = PlainRenderer(OWN)
-    with pytest.raises(RenderError, match="no form for tools"):
-        renderer.opening([Message(role="user", content="x")], [Tool(name="ls")])
-    with pytest.raises(RenderError, match="no system turn"):
-        renderer.opening([Message(role="system", content="x")])
-    with pytest.raises(RenderError, match="assistant"):
-        renderer.extension([Message(role="assistant", content="x")], last_sampled=1)
