@@ -127,6 +127,12 @@ class RolloutConfig:
     JSON; docs/harness.md)."""
     max_new_tokens: int = 40
     max_ids: int = 640
+    """Of one stream: prompt, answers and observations together."""
+    compaction: Literal["none", "summary"] = "none"
+    """What happens when a stream is nearly full: ``none``, the episode ends with it; ``summary``, the model is asked for a
+    summary, and goes on with it in a new stream."""
+    summary_tokens: int = 200
+    """The longest summary."""
     observation_chars: int = 60
     sampler_replicas: int = 1
     max_live_sequences: int = 128
@@ -526,6 +532,13 @@ def _validate(config: Config) -> None:
         r.max_ids > r.max_new_tokens,
         f"rollout.max_ids = {r.max_ids}: must exceed rollout.max_new_tokens = {r.max_new_tokens}",
     )
+    # A stream with a summary in it must have room for an answer, and for the next summary.
+    summed_up = 2 * r.summary_tokens + r.max_new_tokens
+    need(
+        r.compaction == "none" or summed_up < r.max_ids,
+        f"rollout.max_ids = {r.max_ids}: a summary, an answer and the next summary (2 x rollout.summary_tokens = "
+        f"{r.summary_tokens} + rollout.max_new_tokens = {r.max_new_tokens}) leave no room for a prompt",
+    )
     need(
         r.harness != "terminus" or config.sandbox.output_bytes >= r.terminus.observation_bytes + 1024,
         f"sandbox.output_bytes = {config.sandbox.output_bytes}: must exceed rollout.terminus.observation_bytes = "
@@ -585,6 +598,7 @@ _LEAST: Mapping[str, int] = {
     "rollout.terminus.observation_bytes": 200,
     "rollout.terminus.malformed_limit": 0,
     "rollout.max_live_sequences": 1,
+    "rollout.summary_tokens": 1,
     "sandbox.memory_mb": 16,
     "sandbox.disk_mb": 1,
     "sandbox.processes": 2,

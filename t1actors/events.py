@@ -21,8 +21,17 @@ INLINE_LIMIT_BYTES = 16 * 1024
 
 Purpose = Literal["warmup", "recalibrate", "train", "evaluate"]
 EpisodeEnd = Literal[
-    "submitted", "turn_limit", "token_limit", "turn_truncated", "deadline", "sandbox_limit", "malformed_turns"
+    "submitted",
+    "turn_limit",
+    "token_limit",
+    "turn_truncated",
+    "deadline",
+    "sandbox_limit",
+    "malformed_turns",
+    "compaction_failed",
 ]
+Compaction = Literal["", "summary", "start"]
+"""summary: the call was asked to sum up its chunk, and is its last. start: the call begins a chunk, with that summary."""
 Outcome = Literal["graded", "verifier_crash", "no_report", "partial_report", "verifier_timeout", "infra"]
 Channel = Literal["", "plugin", "junit", "ctrf", "printed", "reward.txt"]
 """Where a verdict's results were read; empty: there was nothing to read."""
@@ -516,6 +525,8 @@ class TurnSampled(Event, frozen=True, kw_only=True):
     queue_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    compaction: Compaction = ""
+    """Of ``summary`` the ``command`` is the summary; of ``start`` the context and the routing are the new chunk's own."""
     chat: ChatCall | None = None
     """Of a turn that an endpoint's session took; its ``trial`` is the session, and nothing is executed here."""
 

@@ -52,6 +52,19 @@ class Harness(Protocol):
         """What a turn means; ``previous`` is the ``command`` of the one before, empty before the first."""
         ...
 
+    def summary_request(self, *, last_sampled: int | None) -> tuple[int, ...]:
+        """The context of a call that asks for a summary after a turn that ended with the id ``last_sampled``. None: of the
+        longest such context."""
+        ...
+
+    def summary(self, sampled_ids: Sequence[int], finish: Literal["stop", "length"]) -> Reading:
+        """What that call said: its ``command`` is the summary. One that was cut off ends the episode."""
+        ...
+
+    def reopening(self, instruction: str, summary: str, observation: str) -> tuple[int, ...]:
+        """The first context of a new chunk. ``observation``: what the model was to be shown next."""
+        ...
+
     def end_after(self, command: str) -> EpisodeEnd | None:
         """Why the episode ends once ``command`` was performed, if it does."""
         ...

@@ -12,6 +12,7 @@ from typing import Literal
 from t1actors.events import EpisodeEnd
 from t1actors.harness.interface import Reading
 from t1actors.harness.native import NativeHarness, end_before_execution, observation_text
+from t1actors.harness.summary import REQUEST, so_far
 from t1actors.models.tokenizer import Tokenizer
 from t1actors.sandbox.interface import RunRequest, RunResult
 
@@ -35,6 +36,16 @@ class ShellHarness:
     def reading(self, sampled_ids: Sequence[int], finish: Literal["stop", "length"], *, previous: str) -> Reading:
         command = self._native.command_of(sampled_ids)
         return Reading(command.text, command.canonical, end_before_execution(command, finish))
+
+    def summary_request(self, *, last_sampled: int | None) -> tuple[int, ...]:
+        return self._native.observation(REQUEST)
+
+    def summary(self, sampled_ids: Sequence[int], finish: Literal["stop", "length"]) -> Reading:
+        said = self._native.command_of(sampled_ids)
+        return Reading(said.text, said.canonical, "compaction_failed" if finish == "length" else None)
+
+    def reopening(self, instruction: str, summary: str, observation: str) -> tuple[int, ...]:
+        return self._native.opening(f"{instruction.strip()}\n\n{so_far(summary, observation)}")
 
     def end_after(self, command: str) -> EpisodeEnd | None:
         return None

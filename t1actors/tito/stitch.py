@@ -158,7 +158,8 @@ def stitch(
     blobs: Blobs,
     rule: StitchRule = "strict",
 ) -> Stitched:
-    """As ``stitch_turns``, for the trial that the events ``turns`` (all of it, in order) belong to.
+    """As ``stitch_turns``, for the trial that the events ``turns`` (all of it, in order) belong to; a chunk begins where its
+    context was compacted.
 
     Raises:
         StitchError: turns missing, mixed or malformed; routing missing or of another shape than the model's.
@@ -187,8 +188,13 @@ def stitch(
         )
         for turn in turns
     ]
+    paths: list[list[PathTurn]] = []
+    for event, turn in zip(turns, plain, strict=True):
+        if event.compaction == "start" or not paths:
+            paths.append([])
+        paths[-1].append(PathTurn(turn=turn))
     return stitch_paths(
-        [[PathTurn(turn=turn) for turn in plain]],
+        paths,
         trial=first.trial,
         index=index,
         task=task,

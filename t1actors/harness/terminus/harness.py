@@ -17,6 +17,7 @@ from typing import Literal
 from t1actors.config import TerminusConfig
 from t1actors.events import EpisodeEnd
 from t1actors.harness.interface import Reading
+from t1actors.harness.summary import REQUEST, so_far
 from t1actors.harness.terminus import prompt, terminal
 from t1actors.harness.terminus.answer import Answer, read_answer
 from t1actors.harness.terminus.program import WaitLimits, program_from, program_of
@@ -41,9 +42,7 @@ class TerminusHarness:
         return self._renderer.stop_ids
 
     def opening(self, instruction: str, screen: str) -> tuple[int, ...]:
-        config = self._config
-        text = prompt.opening(instruction, screen, columns=config.columns, rows=config.rows, wait_s=self._waits.one_s)
-        return self._renderer.opening([Message(role="user", content=text)])
+        return self._opening(instruction, prompt.current(screen))
 
     def observation(self, text: str, *, last_sampled: int) -> tuple[int, ...]:
         return self._renderer.extension([Message(role="user", content=text)], last_sampled=last_sampled)
@@ -58,6 +57,22 @@ class TerminusHarness:
         elif program.unread and program.unread == self._config.malformed_limit:
             end = "malformed_turns"
         return Reading(program.text(), said.canonical, end)
+
+    def summary_request(self, *, last_sampled: int | None) -> tuple[int, ...]:
+        last = -1 if last_sampled is None else last_sampled  # as after a turn that was cut off
+        return self._renderer.extension([Message(role="user", content=REQUEST)], last_sampled=last)
+
+    def summary(self, sampled_ids: Sequence[int], finish: Literal["stop", "length"]) -> Reading:
+        said = self._renderer.answer(sampled_ids, turn="")
+        return Reading(said.content, said.canonical, "compaction_failed" if finish == "length" else None)
+
+    def reopening(self, instruction: str, summary: str, observation: str) -> tuple[int, ...]:
+        return self._opening(instruction, so_far(summary, observation))
+
+    def _opening(self, instruction: str, rest: str) -> tuple[int, ...]:
+        config, wait_s = self._config, self._waits.one_s
+        text = prompt.opening(instruction, rest, columns=config.columns, rows=config.rows, wait_s=wait_s)
+        return self._renderer.opening([Message(role="user", content=text)])
 
     def end_after(self, command: str) -> EpisodeEnd | None:
         program = program_from(command)

@@ -23,7 +23,7 @@ tmux writes it, is that key: C-c, C-d, Escape, Up.
 long rather look again, with empty keystrokes, than wait long.
 - "task_complete": true once the task is done. You are asked once more, and then it is graded.
 """
-_TASK = "\nTask:\n{instruction}\n\nCurrent terminal screen:\n{screen}\n"
+_TASK = "\nTask:\n{instruction}\n\n{rest}\n"
 _NEW = "New terminal output:\n"
 _SCREEN = "Current terminal screen:\n"
 _ENDED = "The terminal's shell has ended. The next keystrokes go to a new one."
@@ -43,10 +43,15 @@ answer with "task_complete": true again; else go on."""
 TRUNCATED = "it was longer than an answer may be and was cut off; take smaller steps"
 
 
-def opening(instruction: str, screen: str, *, columns: int, rows: int, wait_s: float) -> str:
-    """The first message."""
+def opening(instruction: str, rest: str, *, columns: int, rows: int, wait_s: float) -> str:
+    """The first message. ``rest`` follows the task."""
     how = _HOW.format(columns=columns, rows=rows, wait_s=wait_s)
-    return how + _TASK.format(instruction=instruction.strip(), screen=screen)
+    return how + _TASK.format(instruction=instruction.strip(), rest=rest)
+
+
+def current(screen: str) -> str:
+    """What is shown of the terminal before the first turn."""
+    return _SCREEN + screen
 
 
 def complaint(problem: str, warnings: Sequence[str]) -> str:
