@@ -293,7 +293,7 @@ class EndpointCore:
     ) -> Answered:
         session = self._session_for(name, call)
         turn = len(session.graph.nodes)
-        answer = self._renderer.answer(result.sampled_ids, turn=f"{name}-{turn}")
+        answer = self._renderer.answer(result.sampled_ids, turn=f"{name}-{turn}", tools=placement.tools)
         opening: list[AnyEvent] = []
         if name not in self._sessions.held:
             opening = [self._opening(name, temperature=session.temperature)]

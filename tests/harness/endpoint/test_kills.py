@@ -1,7 +1,7 @@
 """kill -9 of the endpoint at every moment: no committed turn is lost or doubled, and the client goes on.
 
-The client is OpenAI's, unmodified: it retries by itself what broke before an answer began. A process that died is started again
-on the same directory and port, as a service manager does.
+The client is OpenAI's, unmodified: it retries by itself what broke before an answer began. A process that died is started
+again on the same directory and port, as a service manager does.
 """
 
 import random
@@ -91,7 +91,10 @@ class Harness:
                 self.broken += 1
                 time.sleep(0.2)
         self.answers.append(text)
-        self.messages += [{"role": "assistant", "content": text}, {"role": "user", "content": f"go on {len(self.answers)}"}]
+        self.messages += [
+            {"role": "assistant", "content": text},
+            {"role": "user", "content": f"go on {len(self.answers)}"},
+        ]
 
     def _once(self, headers):
         create = self.client.chat.completions.create
@@ -125,7 +128,9 @@ def the_record_is_the_conversation(directory, harness):
 
 @pytest.mark.parametrize("moment", ["sampling", "before", "after"])
 @pytest.mark.parametrize("turn", [1, 3])
-def test_a_client_that_retries_by_itself_gets_the_committed_turn_whenever_the_endpoint_was_killed(moment, turn, tmp_path):
+def test_a_client_that_retries_by_itself_gets_the_committed_turn_whenever_the_endpoint_was_killed(
+    moment, turn, tmp_path
+):
     with a_service(tmp_path, moment, turn) as service:
         harness = Harness(service.url)
         for _ in range(4):
