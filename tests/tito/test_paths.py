@@ -14,6 +14,7 @@ from t1actors.tito.audit import AuditError, audit
 from t1actors.tito.record import Geometry
 from t1actors.tito.stitch import PathTurn, Stitched, StitchError, StitchRule, Turn, stitch_paths, stitch_turns
 from t1actors.train.batch import Batch
+from t1actors.train.packing import pack
 from tests.tito.test_records import rows_for
 
 GEOMETRY = Geometry(layers=2, top_k=2, experts=8)
@@ -142,3 +143,7 @@ def test_every_chunk_of_a_fork_gets_the_trials_reward_and_each_sampled_token_is_
     assert batch.chunk_sampled == [3, 2]
     assert (batch.sampler_logprobs_T * -64).tolist() == [3, 4, 6, 9, 10]
     assert [batch.place_of_token(n).chunk for n in range(5)] == [0, 0, 0, 1, 1]
+    packed = pack(batch, [0])
+    assert packed.targets_n.tolist() == [3, 4, 6, 9, 10]
+    assert packed.lengths == (5, 7)
+    assert packed.rows_n.tolist() == [1, 2, 4, 5 + 5, 5 + 6]
