@@ -48,7 +48,7 @@ from t1actors.harness.endpoint.sessions import Session, Sessions
 from t1actors.harness.endpoint.settings import Settings
 from t1actors.log.errors import FrameRefused, LogError
 from t1actors.payloads import BlobError, Blobs, pack, pack_array, unpack_array
-from t1actors.tito.graph import ConversationFull, GraphError, Placement, SessionFull
+from t1actors.tito.graph import ConversationFull, GraphError, Placement, SessionFull, SessionGraph
 from t1actors.tito.record import Geometry
 from t1actors.tito.render.interface import Answer, Renderer, RenderError
 from t1actors.tito.render.messages import Message
@@ -278,7 +278,7 @@ class EndpointCore:
                     call.max_new_tokens or self.settings.max_new_tokens, self.settings.max_ids - len(ids)
                 ),
                 temperature=session.temperature,
-                seed=self._seed(name, call, ids, session.graph.beside(placement)),
+                seed=self._seed(name, call, session.graph, placement),
                 stop_ids=self._renderer.stop_ids,
                 known_rows=session.graph.known_rows(placement),
             )
@@ -398,13 +398,13 @@ class EndpointCore:
             desk.sequences[root] = sequence
         return sequence
 
-    def _seed(self, name: str, call: Call, ids: tuple[int, ...], beside: int) -> int:
+    def _seed(self, name: str, call: Call, graph: SessionGraph, placement: Placement) -> int:
+        """The parent stands for the ids before the context."""
         if call.seed is not None:
             said = f"client\0{call.seed}"
         else:
-            said = (
-                f"{self.settings.seed}\0{name}\0{beside}\0{blake3(np.array(ids, dtype=np.int64).tobytes()).hexdigest()}"
-            )
+            context = blake3(np.array(placement.context_ids, dtype=np.int64).tobytes()).hexdigest()
+            said = f"{self.settings.seed}\0{name}\0{placement.parent}\0{context}\0{graph.beside(placement)}"
         return int.from_bytes(blake3(said.encode()).digest(length=8), "little")
 
 
