@@ -42,6 +42,7 @@ TREATMENTS = (
     Treatment(r"just --list$", "outside", "just's own"),
     Treatment(r"python -m bench\b", "script", "minutes of CPU; tests/bench tests the measuring"),
     Treatment(r"python -m tests\.simulation\b", "outside", "a part of the tests; tests/simulation runs it"),
+    Treatment(r"python -m tests\.tito\.golden_renders\b", "outside", "needs other people's templates"),
     Treatment(r"python (tools|examples)/\w+\.py\b", "script", "they have tests of their own"),
     Treatment(
         r"python -m t1actors\.runtime\.process RUN(_DIR)? NAME ", "outside", "needs a run; tests/runtime starts it so"

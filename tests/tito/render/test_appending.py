@@ -14,8 +14,9 @@ from t1actors.tito.render.choice import NAMES, renderer_for
 from t1actors.tito.render.family import FamilyRenderer, Options
 from t1actors.tito.render.interface import RenderError
 from tests.tito.render.conversations import BE_BRIEF, CONVERSATIONS, said, tool, user
-from tests.tito.render.tokenizers import ADDED, SPECIAL, tokenizer_of
+from tests.tito.render.tokenizers import ADDED, SPECIAL, raw_tokenizer, tokenizer_of
 
+RAW = {family: raw_tokenizer(family) for family in NAMES}
 TOKENIZERS = {family: tokenizer_of(family) for family in NAMES}
 RENDERERS = {family: renderer_for(TOKENIZERS[family], family) for family in NAMES}
 MARKS = {family: [*SPECIAL[family], *ADDED.get(family, ())] for family in NAMES}
@@ -181,6 +182,18 @@ def test_no_text_is_ever_a_mark(family, data):
         assert marks_of(renderer.opening(opening)) == marks_of(renderer.opening(plain))
     if family not in ("llama3", "gptoss", "qwen3.5", "qwen3.6"):  # which trim it, or show it as JSON
         assert text in tokenizer.decode(shown(text))
+
+
+@pytest.mark.parametrize("family", NAMES)
+@settings(max_examples=40, deadline=None)
+@given(text=st.lists(st.sampled_from(["\n", "\n\n", " ", "  ", "ls", "12", "#", ".", "é"]), max_size=6).map("".join))
+def test_text_is_encoded_as_one_piece_with_the_familys_own_beside_it(family, text):
+    """A line end in front of a text may be one token with the line end that the template puts there."""
+    renderer, tokenizer, raw = RENDERERS[family], TOKENIZERS[family], RAW[family]
+    opening = renderer.opening([BE_BRIEF, user(text)])
+    added = renderer.extension([tool(text, "functions.run@t_0"), user(text)], last_sampled=renderer.stop_ids[0])
+    for ids in (opening, added):
+        assert list(ids) == raw.encode(tokenizer.decode(ids), add_special_tokens=False).ids
 
 
 @pytest.mark.parametrize("family", NAMES)
