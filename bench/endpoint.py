@@ -3,8 +3,9 @@
     python -m bench.endpoint [--quick | --write] [--json FILE]
 
 The engine answers at once with the same ids, so that what is measured is everything else: HTTP on the loopback, reading the
-request (the whole conversation, as clients send it), finding its place, rendering what is new, the commit to the disk with the
-call's routing, and the answer. The client is httpx over one kept connection and shares the process, so its own work counts too.
+request (the whole conversation, as clients send it), finding its place, rendering what is new, the commit to the disk with
+the call's routing, and the answer. The client is httpx over one kept connection and shares the process, so its own work
+counts too.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python examples/train_your_agent.py          # about a minute on one core
 
-The agent is two calls of OpenAI's client and a reward: the share of letters that are an "e". It knows nothing of ids, records or
-training. The endpoint keeps the ids of what the model sampled, so the trainer sees those, and the engine gap is 0 exactly.
+The agent is two calls of OpenAI's client and a reward: the share of letters that are an "e". It knows nothing of ids, records
+or training. The endpoint keeps the ids of what the model sampled, so the trainer sees those, and the engine gap is 0 exactly.
+The reward goes from below 0.1 to above 0.9 in six steps.
 """
 
 from __future__ import annotations

@@ -46,3 +46,13 @@ def test_stitching_is_measured_beside_its_floor_and_plain_lists(tmp_path):
         "before it",
         "after it",
     }
+
+
+def test_the_endpoints_own_work_is_measured_at_several_places_of_a_conversation(tmp_path):
+    path = tmp_path / "found.json"
+    command = [sys.executable, "-m", "bench.endpoint", "--quick", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    overhead, rendering = json.loads(path.read_text())["tables"]
+    assert [row["turn of the conversation"] for row in overhead["rows"]] == [2, 4, 2, 4]
+    assert [row["turns"] for row in rendering["rows"]] == [2, 4]

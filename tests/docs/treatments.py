@@ -36,6 +36,7 @@ TREATMENTS = (
     Treatment(r"t1 grade\b", "run"),
     Treatment(r"t1 run\b", "parse", "a run of its own; tests/loop and the slow tier run some"),
     Treatment(r"t1 warmstart\b", "parse", "minutes of CPU; tests/train makes a tiny warm start"),
+    Treatment(r"t1 serve\b", "parse", "serves until it is stopped; tests/cli/test_serve.py runs it"),
     Treatment(r"t1 tito\b", "parse", "needs recorded calls; tests/cli/test_tito.py runs it"),
     Treatment(r"t1 (--help|COMMAND --help)", "parse", "every command's help has a test of its own"),
     Treatment(r"just [a-z]", "recipe", "sets up a .venv first"),
