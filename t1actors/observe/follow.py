@@ -32,6 +32,8 @@ def open_run(run_dir: Path) -> FileLog:
     if not (run_dir / "log").is_dir():
         raise NoRun(f"{run_dir}: no run here (it has no log/ folder); `t1 runs` lists the runs there are")
     log = FileLog(run_dir / "log")
+    if ENDPOINT in log.journals():
+        raise NoRun(f"{run_dir}: an endpoint's sessions, and no run; `t1 log cat {run_dir}` shows what was recorded")
     if SUPERVISOR not in log.journals():
         raise NoRun(
             f"{run_dir}: no run here: its log/ has no journal of the supervisor, with which every run begins; if it was "

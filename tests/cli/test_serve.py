@@ -55,6 +55,10 @@ def test_a_session_goes_on_after_a_stop_and_the_log_shows_it(tmp_path, capsys):
     assert main(["log", "cat", str(tmp_path / "sessions")]) == 0
     kinds = [line.split()[3] for line in capsys.readouterr().out.splitlines()]
     assert kinds == ["SessionOpened", "TurnSampled", "TurnSampled", "RewardReported", "SessionClosed"]
+    assert main(["log", "tail", str(tmp_path / "sessions"), "-n", "1"]) == 0
+    assert "SessionClosed" in capsys.readouterr().out
+    assert main(["log", "check", str(tmp_path / "sessions")]) == 1
+    assert "an endpoint's sessions, and no run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

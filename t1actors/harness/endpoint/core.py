@@ -13,6 +13,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -48,12 +49,26 @@ from t1actors.harness.endpoint.sessions import Session, Sessions
 from t1actors.harness.endpoint.settings import Settings
 from t1actors.log.errors import FrameRefused, LogError
 from t1actors.payloads import BlobError, Blobs, pack, pack_array, unpack_array
-from t1actors.tito.graph import ConversationFull, GraphError, Placement, SessionFull, SessionGraph
+from t1actors.tito.graph import (
+    SPLITS,
+    ConversationFull,
+    GraphError,
+    Join,
+    Placement,
+    SessionFull,
+    SessionGraph,
+)
 from t1actors.tito.record import Geometry
 from t1actors.tito.render.interface import Answer, Renderer, RenderError
 from t1actors.tito.render.messages import Message
 from t1actors.tito.stitch import Stitched, stitch_paths
 
+_logger = logging.getLogger(__name__)
+_WHAT_DIFFERS: dict[Join, str] = {
+    "tools": "the tools are not those of the conversation",
+    "history": "a message is not the one that was there",
+    "answer": "an assistant's message is not what was given out",
+}
 _encode_said = msgspec.json.Encoder().encode
 
 
@@ -317,6 +332,11 @@ class EndpointCore:
         await self._commit(events)
         session = self.session(name)
         desk.sequences[session.graph.nodes[turn].root] = sequence
+        if placement.join in SPLITS:
+            _logger.warning(
+                "session %s, turn %d: SPLIT, a chunk of its own: %s (message %d)",
+                name, turn, _WHAT_DIFFERS[placement.join], placement.differs_at,
+            )  # fmt: skip
         return session.answered(turn)
 
     def _sampled(
