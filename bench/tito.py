@@ -165,6 +165,7 @@ def stitching_table(sizes: Sizes) -> Table:
 
 
 def run(sizes: Sizes) -> list[Table]:
+    """A table for each question: stitching; what an endpoint adds to a call goes here too."""
     return [stitching_table(sizes)]
 
 

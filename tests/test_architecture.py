@@ -75,6 +75,7 @@ TORCH_FREE = [
     "t1actors.cli.log",
     "t1actors.cli.doctor",
     "t1actors.cli.image",
+    "t1actors.cli.serve",
     "t1actors.observe.report",
     "t1actors.runtime.supervisor",
     "t1actors.runtime.process",

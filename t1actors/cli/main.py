@@ -24,6 +24,7 @@ app.command("t1actors.cli.grade:grade", name="grade")
 app.command("t1actors.cli.report:report", name="report")
 app.command("t1actors.cli.report:runs", name="runs")
 app.command("t1actors.cli.doctor:doctor", name="doctor")
+app.command("t1actors.cli.serve:serve", name="serve")
 
 log = App(name="log", help="Read and check the log of a run.\n\nExample: `t1 log check runs/latest`")
 log.command("t1actors.cli.log:cat", name="cat")

@@ -17,13 +17,14 @@ from t1actors.tito.boundary import Edges
 from t1actors.tito.foreign import ForeignCall, joins_of, shares_of
 
 WIDTH = 11
+_Id = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 class _Line(msgspec.Struct, frozen=True):
     """A call; what else stands in its line is not looked at."""
 
-    prompt_ids: tuple[int, ...]
-    sampled_ids: tuple[int, ...]
+    prompt_ids: tuple[_Id, ...]
+    sampled_ids: tuple[_Id, ...]
     trial: str = ""
 
 

@@ -1,7 +1,7 @@
 """The tokenizer: text to ids and back, through the ``tokenizers`` library only (no torch, no transformers).
 
-Any family's tokenizer will do; which chat format it is of is ``tito.render.choice``'s business. ``special`` are the ids of our
-own five special tokens.
+Any family's tokenizer will do; which chat format it is of is ``tito.render.choice``'s business. ``special`` are the ids of
+our own five special tokens.
 
 Guarantees: text never becomes a special id (``encode`` treats ``<|end|>`` in a command's output as plain characters,
 so no output can forge the end of a turn); ``decode`` of ids keeps every byte it can.

@@ -148,7 +148,8 @@ class SessionGraph:
             )
         if (ids := self._held(placement.parent) + len(placement.context_ids)) >= self.max_ids:
             raise ConversationFull(
-                f"the messages are {ids} ids, and a conversation may have {self.max_ids}, its answer included"
+                f"the messages are {ids} tokens; this model's maximum context length is {self.max_ids} tokens, the answer "
+                "included"
             )
         return placement
 

@@ -63,6 +63,7 @@ def test_trials_of_a_file_are_told_apart(calls, tmp_path, capsys):
     [
         ('{"prompt_ids": [1]}', "line 1: not a call: Object missing required field `sampled_ids`"),
         ('{"prompt_ids": [], "sampled_ids": [1]}', "line 1: a call has a prompt and an answer"),
+        ('{"prompt_ids": [1], "sampled_ids": [4294967296]}', "line 1: not a call: Expected `int` <= 2147483647"),
         ("", "no calls"),
     ],
 )

@@ -53,7 +53,7 @@ class PlainRenderer:
             ids += self._message(message)
         return (*ids, ASSISTANT)
 
-    def answer(self, sampled_ids: Sequence[int], *, turn: str) -> Answer:
+    def answer(self, sampled_ids: Sequence[int], *, turn: str, tools: Sequence[Tool] = ()) -> Answer:
         body = list(sampled_ids)
         closed = bool(body) and body[-1] in self.stop_ids
         if closed:

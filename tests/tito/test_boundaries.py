@@ -192,6 +192,21 @@ def test_of_two_smallest_repairs_the_one_that_drops_less_of_the_prompt_is_taken(
     assert [(b.s, b.u) for b in found.stitched.boundaries] == [(0, 1)]
 
 
+def test_an_answer_that_is_nothing_but_a_mark_stays():
+    mark = 92
+    calls = calls_of(([1, 2], [mark]), ([1, 2, 5], [20, mark]))
+    found = stitched(calls, edges=Edges(text=Letters(), stop_ids=(mark,), markers=(mark,)))
+    assert streams(found) == [([1, 2, mark, 5, 20, mark], [0, 0, 1, 0, 1, 1])]
+
+
+@pytest.mark.parametrize(
+    ("s", "u", "case"), [(96, 0, "NORMALIZED"), (97, 0, "SPLIT"), (0, 16, "NORMALIZED"), (0, 17, "SPLIT")]
+)
+def test_repairs_are_bounded(s, u, case):
+    found = stitched(calls_of(([10, *[11] * s], [7, *[50] * u]), ([10, 7, 12], [8])))
+    assert [(b.case, b.s, b.u) for b in found.stitched.boundaries] == [(case, *((s, u) if case != "SPLIT" else (0, 0)))]
+
+
 def test_white_space_that_the_history_strips_is_edge_and_a_word_is_not():
     ends = ([10, 11, 1, END, 12], [2, END])
     assert stitched(calls_of(([10, 11], [1, 50, END]), ends)).stitched.boundaries[0].u == 2

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from t1actors.events import Boundary, VersionSpan
 from t1actors.tito import record
@@ -14,6 +16,7 @@ from t1actors.tito.audit import AuditError, audit
 from t1actors.tito.record import Geometry
 from t1actors.tito.stitch import PathTurn, Stitched, StitchError, StitchRule, Turn, stitch_paths, stitch_turns
 from t1actors.train.batch import Batch
+from t1actors.train.packing import pack
 from tests.tito.test_records import rows_for
 
 GEOMETRY = Geometry(layers=2, top_k=2, experts=8)
@@ -142,3 +145,49 @@ def test_every_chunk_of_a_fork_gets_the_trials_reward_and_each_sampled_token_is_
     assert batch.chunk_sampled == [3, 2]
     assert (batch.sampler_logprobs_T * -64).tolist() == [3, 4, 6, 9, 10]
     assert [batch.place_of_token(n).chunk for n in range(5)] == [0, 0, 0, 1, 1]
+    packed = pack(batch, [0])
+    assert packed.targets_n.tolist() == [3, 4, 6, 9, 10]
+    assert packed.lengths == (5, 7)
+    assert packed.rows_n.tolist() == [1, 2, 4, 5 + 5, 5 + 6]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_the_chunks_of_any_tree_of_turns_equal_a_walk_over_its_branches(data):
+    parents = [
+        data.draw(st.integers(-1 if n == 0 else 0, n - 1), label=f"parent of {n}")
+        for n in range(data.draw(st.integers(1, 7)))
+    ]
+    branch: list[list[int]] = []  # of each turn, the turns from the root down to it
+    turns: list[Turn] = []
+    for n, parent in enumerate(parents):
+        above = branch[parent] if n else []
+        context = [100 * n + j for j in range(data.draw(st.integers(0 if n else 1, 3), label="context"))]
+        sampled = [100 * n + 50 + j for j in range(data.draw(st.integers(1, 3), label="sampled"))]
+        if not n:
+            context.append(99)
+        turns.append(turn(context, sampled, after=[turns[k] for k in above], version=f"v{n}"))
+        branch.append([*above, n])
+    leaves = [n for n in range(len(turns)) if n not in parents]
+    seen: set[int] = set()
+    paths: list[list[PathTurn]] = []
+    for leaf in leaves:
+        boundary = {n: Boundary(turn=n, case="STRICT") for n in branch[leaf]}
+        paths.append([PathTurn(turn=turns[n], trained=n not in seen, boundary=boundary[n]) for n in branch[leaf]])
+        seen.update(branch[leaf])
+    found = stitched(paths)
+    trained: list[int] = []
+    for leaf, path, chunk in zip(leaves, paths, found.record.chunks, strict=True):
+        arrays = chunk.arrays()
+        walk = [
+            (token, int(sampled and step.trained), -token / 64 if sampled and step.trained else 0.0)
+            for step in path
+            for tokens, sampled in ((step.turn.context_ids, False), (step.turn.sampled_ids, True))
+            for token in tokens
+        ]
+        assert list(zip(*(a.tolist() for a in (arrays.ids_N, arrays.mask_N, arrays.logprobs_N)), strict=True)) == walk
+        assert np.array_equal(arrays.routing_RLK, rows_for(0, len(walk) - 1, GEOMETRY)), leaf
+        trained += [token for token, m, _ in walk if m]
+    assert sorted(trained) == sorted(token for t in turns for token in t.sampled_ids)
+    assert [b.turn for b in found.boundaries] == list(range(1, len(turns)))
+    assert sum(b.case == "SPLIT" for b in found.boundaries) == len(leaves) - 1

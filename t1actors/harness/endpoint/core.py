@@ -13,6 +13,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -48,12 +49,26 @@ from t1actors.harness.endpoint.sessions import Session, Sessions
 from t1actors.harness.endpoint.settings import Settings
 from t1actors.log.errors import FrameRefused, LogError
 from t1actors.payloads import BlobError, Blobs, pack, pack_array, unpack_array
-from t1actors.tito.graph import ConversationFull, GraphError, Placement, SessionFull
+from t1actors.tito.graph import (
+    SPLITS,
+    ConversationFull,
+    GraphError,
+    Join,
+    Placement,
+    SessionFull,
+    SessionGraph,
+)
 from t1actors.tito.record import Geometry
 from t1actors.tito.render.interface import Answer, Renderer, RenderError
 from t1actors.tito.render.messages import Message
 from t1actors.tito.stitch import Stitched, stitch_paths
 
+_logger = logging.getLogger(__name__)
+_WHAT_DIFFERS: dict[Join, str] = {
+    "tools": "the tools are not those of the conversation",
+    "history": "a message is not the one that was there",
+    "answer": "an assistant's message is not what was given out",
+}
 _encode_said = msgspec.json.Encoder().encode
 
 
@@ -278,7 +293,7 @@ class EndpointCore:
                     call.max_new_tokens or self.settings.max_new_tokens, self.settings.max_ids - len(ids)
                 ),
                 temperature=session.temperature,
-                seed=self._seed(name, call, ids, session.graph.beside(placement)),
+                seed=self._seed(name, call, session.graph, placement),
                 stop_ids=self._renderer.stop_ids,
                 known_rows=session.graph.known_rows(placement),
             )
@@ -293,7 +308,7 @@ class EndpointCore:
     ) -> Answered:
         session = self._session_for(name, call)
         turn = len(session.graph.nodes)
-        answer = self._renderer.answer(result.sampled_ids, turn=f"{name}-{turn}")
+        answer = self._renderer.answer(result.sampled_ids, turn=f"{name}-{turn}", tools=placement.tools)
         opening: list[AnyEvent] = []
         if name not in self._sessions.held:
             opening = [self._opening(name, temperature=session.temperature)]
@@ -317,6 +332,11 @@ class EndpointCore:
         await self._commit(events)
         session = self.session(name)
         desk.sequences[session.graph.nodes[turn].root] = sequence
+        if placement.join in SPLITS:
+            _logger.warning(
+                "session %s, turn %d: SPLIT, a chunk of its own: %s (message %d)",
+                name, turn, _WHAT_DIFFERS[placement.join], placement.differs_at,
+            )  # fmt: skip
         return session.answered(turn)
 
     def _sampled(
@@ -398,13 +418,13 @@ class EndpointCore:
             desk.sequences[root] = sequence
         return sequence
 
-    def _seed(self, name: str, call: Call, ids: tuple[int, ...], beside: int) -> int:
+    def _seed(self, name: str, call: Call, graph: SessionGraph, placement: Placement) -> int:
+        """The parent stands for the ids before the context."""
         if call.seed is not None:
             said = f"client\0{call.seed}"
         else:
-            said = (
-                f"{self.settings.seed}\0{name}\0{beside}\0{blake3(np.array(ids, dtype=np.int64).tobytes()).hexdigest()}"
-            )
+            context = blake3(np.array(placement.context_ids, dtype=np.int64).tobytes()).hexdigest()
+            said = f"{self.settings.seed}\0{name}\0{placement.parent}\0{context}\0{graph.beside(placement)}"
         return int.from_bytes(blake3(said.encode()).digest(length=8), "little")
 
 

@@ -20,27 +20,29 @@ _BY_MARKS = (T1, Qwen3, GptOss, Glm4, Kimi, Deepseek, Llama3, Mistral, MistralV3
 _BY_NAME = (Qwen35, Qwen36, Glm5)
 """Their tokenizers have the marks of Qwen3 and of GLM 4.5, too, so somebody has to say it."""
 _FAMILIES = (*_BY_MARKS, *_BY_NAME)
-NAMES = tuple(family.name for family in _FAMILIES)
+NAMES = tuple(family.traits.name for family in _FAMILIES)
 
 
 def family_of(tokenizer: TextTokenizer) -> str:
     """The family whose marks the tokenizer has; our own where it has those of two. Raises ``RenderError`` where it has
     no family's."""
-    lacks: list[str] = []
-    for family in _BY_MARKS:
-        missing = [mark for mark in family.marks if tokenizer.token_to_id(mark) is None]
-        if not missing:
-            return family.name
-        lacks.append(f"{', '.join(missing)} of {family.name}")
-    raise RenderError(
-        f"the tokenizer has the marks of no chat format that can be written here: it lacks {'; '.join(lacks)}"
-    )
+    missing = {
+        family.traits.name: [mark for mark in family.traits.marks if tokenizer.token_to_id(mark) is None]
+        for family in _BY_MARKS
+    }
+    name, lacks = min(missing.items(), key=lambda found: len(found[1]))
+    if lacks:
+        raise RenderError(
+            f"the tokenizer has the marks of no chat format that can be written here ({', '.join(missing)}); the nearest is "
+            f"{name}, of whose it lacks {', '.join(lacks)}"
+        )
+    return name
 
 
 def renderer_for(tokenizer: TextTokenizer, family: str = "", options: Options | None = None) -> FamilyRenderer:
     """The renderer of ``family``, or of the tokenizer's own. Raises ``RenderError``."""
     name = family or family_of(tokenizer)
     for kind in _FAMILIES:
-        if kind.name == name:
+        if kind.traits.name == name:
             return FamilyRenderer(kind(options or Options()), tokenizer)
     raise RenderError(f"no chat format {name!r}; there are {', '.join(NAMES)}")

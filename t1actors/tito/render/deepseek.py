@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 
 from t1actors.tito.render.calls import ReadCall, Reading, as_json, checked_call, read_section
-from t1actors.tito.render.family import Options, leading_system, plain_call_id, refuse_system
+from t1actors.tito.render.family import Options, Traits, leading_system, plain_call_id, refuse_system
 from t1actors.tito.render.interface import BrokenCall
 from t1actors.tito.render.messages import Message, Tool
 from t1actors.tito.render.pieces import Writer
@@ -32,28 +32,29 @@ _CALL = re.compile("<｜tool▁call▁begin｜>(.*?)(<｜tool▁call▁end｜>|(
 class Deepseek:
     """See the module. Without ``thinking`` an answer begins behind the end of its thinking."""
 
-    name = "deepseek"
-    marks = (
-        *("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
-        *(
-            "<｜tool▁calls▁begin｜>",
-            "<｜tool▁calls▁end｜>",
-            "<｜tool▁call▁begin｜>",
-            "<｜tool▁call▁end｜>",
-            "<｜tool▁sep｜>",
+    traits = Traits(
+        name="deepseek",
+        marks=(
+            *("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
+            *(
+                "<｜tool▁calls▁begin｜>",
+                "<｜tool▁calls▁end｜>",
+                "<｜tool▁call▁begin｜>",
+                "<｜tool▁call▁end｜>",
+                "<｜tool▁sep｜>",
+            ),
+            *("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>", "<think>", "</think>"),
         ),
-        *("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>", "<think>", "</think>"),
+        stops=("<｜end▁of▁sentence｜>",),
+        end="<｜end▁of▁sentence｜>",
+        call_format="deepseek",
     )
-    optional_marks = ()
-    stops = ("<｜end▁of▁sentence｜>",)
-    end = "<｜end▁of▁sentence｜>"
-    call_format = "deepseek"
 
     def __init__(self, options: Options) -> None:
         self._thinks = "<think>" if options.thinking else "</think>"
 
     def opening(self, out: Writer, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
-        system, rest = leading_system(self.name, messages)
+        system, rest = leading_system(self.traits.name, messages)
         out.own("<｜begin▁of▁sentence｜>").text(system)
         if tools:
             out.own("\n\n" if system else "").own("## Tools\nYou have access to the following tools:\n\n")
@@ -65,7 +66,7 @@ class Deepseek:
         self._turns(out, rest)
 
     def extension(self, out: Writer, messages: Sequence[Message], last: str) -> None:
-        refuse_system(self.name, messages)
+        refuse_system(self.traits.name, messages)
         self._turns(out, messages)
 
     def _turns(self, out: Writer, messages: Sequence[Message]) -> None:

@@ -28,23 +28,24 @@ class Options:
     today: date | None = None
 
 
-class Family(Protocol):
-    """One family. ``marks`` are those that its tokenizers have, ``optional_marks`` those that only some have. ``stops``
-    end a turn; ``end`` closes one that was cut off (empty where the next role's mark does). ``call_format`` is the key of
-    its tool calls in ``calls.FOREIGN``."""
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What a family is known by. ``marks`` are those that its tokenizers have, ``optional_marks`` those that only some have.
+    ``stops`` end a turn; ``end`` closes one that was cut off (empty where the next role's mark does). ``call_format`` is
+    the key of its tool calls in ``calls.FOREIGN``."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def marks(self) -> tuple[str, ...]: ...
-    @property
-    def optional_marks(self) -> tuple[str, ...]: ...
-    @property
-    def stops(self) -> tuple[str, ...]: ...
-    @property
-    def end(self) -> str: ...
-    @property
-    def call_format(self) -> str: ...
+    name: str
+    marks: tuple[str, ...]
+    optional_marks: tuple[str, ...] = ()
+    stops: tuple[str, ...]
+    end: str
+    call_format: str
+
+
+class Family(Protocol):
+    """One family."""
+
+    traits: Traits
 
     def opening(self, out: Writer, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         """Write a whole conversation, up to where the next answer begins."""
@@ -68,12 +69,13 @@ class FamilyRenderer:
 
     def __init__(self, family: Family, tokenizer: TextTokenizer) -> None:
         self._family = family
-        self._marks = Marks(tokenizer, family.name, family.marks, family.optional_marks)
-        self._stop_ids = tuple(self._marks.id_of(mark) for mark in family.stops)
+        self._traits = family.traits
+        self._marks = Marks(tokenizer, family.traits.name, family.traits.marks, family.traits.optional_marks)
+        self._stop_ids = tuple(self._marks.id_of(mark) for mark in family.traits.stops)
 
     @property
     def family(self) -> str:
-        return self._family.name
+        return self._traits.name
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -92,7 +94,7 @@ class FamilyRenderer:
         out = Writer(self._marks)
         last = self._marks.mark_of(last_sampled) if last_sampled in self._stop_ids else ""
         if not last:
-            out.own(self._family.end)
+            out.own(self._traits.end)
         self._family.extension(out, messages, last)
         return out.ids()
 
@@ -117,7 +119,7 @@ class FamilyRenderer:
 
     def _without_foreign(self, reading: Reading) -> tuple[str, tuple[BrokenCall, ...], str]:
         """Content, broken calls and foreign format. What is in another family's format is content, broken or not."""
-        own = self._family.call_format
+        own = self._traits.call_format
         foreign = foreign_format(reading.content, own)
         content, broken = reading.content, list[BrokenCall]()
         for call in reading.broken:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from t1actors.tito.render.calls import (
     TAGGED,
@@ -24,7 +25,7 @@ from t1actors.tito.render.calls import (
     described,
     read_blocks,
 )
-from t1actors.tito.render.family import Options, plain_call_id, runs, split_thinking
+from t1actors.tito.render.family import Options, Traits, plain_call_id, runs, split_thinking
 from t1actors.tito.render.interface import BrokenCall
 from t1actors.tito.render.messages import Message, Tool
 from t1actors.tito.render.pieces import Writer
@@ -38,7 +39,6 @@ You are provided with function signatures within <tools></tools> XML tags:
 <tools>
 """
 _HOW = "\n</tools>\n\nFor each function call, output the function name and arguments within the following XML format:\n"
-_NAME = re.compile(r"\s*([^<{]*?)\s*(?=<arg_key>|\Z)")
 _ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 _ENDS = ("<|user|>", "<|observation|>", "<|endoftext|>")
 
@@ -46,15 +46,17 @@ _ENDS = ("<|user|>", "<|observation|>", "<|endoftext|>")
 class Glm4:
     """See the module. Without ``thinking`` an answer begins behind an empty block, and users' texts say so."""
 
-    name = "glm4"
-    marks = ("[gMASK]", "<sop>", "<|system|>", "<|assistant|>", *_ENDS)
-    optional_marks = (
-        *("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
-        *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    traits = Traits(
+        name="glm4",
+        marks=("[gMASK]", "<sop>", "<|system|>", "<|assistant|>", *_ENDS),
+        optional_marks=(
+            *("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
+            *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+        ),
+        stops=_ENDS,
+        end="",
+        call_format="glm",
     )
-    stops = _ENDS
-    end = ""
-    call_format = "glm"
     _line = "\n"
     """Behind marks and between the parts of a turn."""
 
@@ -128,9 +130,7 @@ class Glm4:
 class Glm5(Glm4):
     """See the module. Without ``thinking`` an answer begins behind the end of its thinking."""
 
-    name = "glm5"
-    marks = (*Glm4.marks, "<think>", "</think>")
-    optional_marks = tuple(mark for mark in Glm4.optional_marks if mark not in ("<think>", "</think>"))
+    traits = replace(Glm4.traits, name="glm5", marks=(*Glm4.traits.marks, "<think>", "</think>"))
     _line = ""
 
     def _begins(self, thinking: bool) -> str:
@@ -141,10 +141,10 @@ class Glm5(Glm4):
 
 
 def _read_call(block: str, tools: Sequence[Tool]) -> ReadCall | BrokenCall:
-    named = _NAME.match(block)
-    if named is None:
+    name, argument, inside = block.partition("<arg_key>")
+    name, inside = name.strip(), argument + inside
+    if "<" in name or "{" in name:
         return BrokenCall(block, "it does not begin with a function's name")
-    name, inside = named[1], block[named.end() :]
     pairs = [(key.strip(), value) for key, value in _ARGUMENT.findall(inside)]
     if left := _ARGUMENT.sub("", inside).strip():
         return BrokenCall(block, f"between its arguments stands {left[:80]!r}")

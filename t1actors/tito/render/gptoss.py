@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 
 from t1actors.tito.render.calls import ReadCall, Reading, as_json, checked_call
-from t1actors.tito.render.family import Options, label_of, labelled_call_id, leading_system, refuse_system
+from t1actors.tito.render.family import Options, Traits, label_of, labelled_call_id, leading_system, refuse_system
 from t1actors.tito.render.harmony_tools import tools_text
 from t1actors.tito.render.interface import BrokenCall, RenderError
 from t1actors.tito.render.messages import Message, Tool
@@ -32,12 +32,13 @@ _FUNCTION = "functions."
 class GptOss:
     """See the module."""
 
-    name = "gptoss"
-    marks = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
-    optional_marks = ()
-    stops = ("<|return|>", "<|call|>")
-    end = "<|return|>"
-    call_format = "gptoss"
+    traits = Traits(
+        name="gptoss",
+        marks=("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>"),
+        stops=("<|return|>", "<|call|>"),
+        end="<|return|>",
+        call_format="gptoss",
+    )
 
     def __init__(self, options: Options) -> None:
         day = options.today
@@ -49,7 +50,7 @@ class GptOss:
         )
 
     def opening(self, out: Writer, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
-        system, rest = leading_system(self.name, messages)
+        system, rest = leading_system(self.traits.name, messages)
         out.own("<|start|>system<|message|>" + self._system)
         out.own("\nCalls to these tools must go to the commentary channel: 'functions'." if tools else "").own(
             "<|end|>"
@@ -64,7 +65,7 @@ class GptOss:
         self._turns(out, rest)
 
     def extension(self, out: Writer, messages: Sequence[Message], last: str) -> None:
-        refuse_system(self.name, messages)
+        refuse_system(self.traits.name, messages)
         self._turns(out, messages)
 
     def _turns(self, out: Writer, messages: Sequence[Message]) -> None:

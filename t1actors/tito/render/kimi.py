@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 
 from t1actors.tito.render.calls import ReadCall, Reading, as_json, checked_call, described, read_section
-from t1actors.tito.render.family import Options, label_of, labelled_call_id, split_thinking
+from t1actors.tito.render.family import Options, Traits, label_of, labelled_call_id, split_thinking
 from t1actors.tito.render.interface import BrokenCall
 from t1actors.tito.render.messages import Message, Tool
 from t1actors.tito.render.pieces import Writer
@@ -28,16 +28,18 @@ _LABEL = re.compile(r"functions\.(?P<name>[^\s:]+):\d+")
 class Kimi:
     """See the module."""
 
-    name = "kimi"
-    marks = (
-        *("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", "<|im_end|>"),
-        *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"),
-        *("<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+    traits = Traits(
+        name="kimi",
+        marks=(
+            *("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", "<|im_end|>"),
+            *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"),
+            *("<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+        ),
+        optional_marks=("<think>", "</think>", "[EOS]"),
+        stops=("<|im_end|>",),
+        end="<|im_end|>",
+        call_format="kimi",
     )
-    optional_marks = ("<think>", "</think>", "[EOS]")
-    stops = ("<|im_end|>",)
-    end = "<|im_end|>"
-    call_format = "kimi"
 
     def __init__(self, options: Options) -> None:
         pass

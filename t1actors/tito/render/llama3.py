@@ -3,9 +3,10 @@
     <|begin_of_text|><|start_header_id|>user<|end_header_id|>\\n\\ntext<|eot_id|><|start_header_id|>assistant<|end_header_id|>\\n\\n
     {"name": "run", "parameters": {...}}<|eot_id|><|start_header_id|>ipython<|end_header_id|>\\n\\n"out"<|eot_id|>
 
-White space around texts is not shown. Tools are introduced in the first user message, and a date in the system's: a fixed one
-where none is given, so that a conversation is the same the next day. Pinned: the template leaves out what is said beside a
-call and knows one call a turn; here the text stays before it and several are apart by semicolons.
+White space around texts is not shown. Tools are introduced in the first user message, and a date in the system's: a fixed
+one where none is given, so that a conversation is the same the next day. Pinned: the template leaves out what is said beside
+a call and knows one call a turn; here the text stands before a <|python_tag|> and several are apart by semicolons.
+Thinking, for which it has no form, is text between <think> and </think>.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from t1actors.tito.render.calls import (
     leading_objects,
     read_json_call,
 )
-from t1actors.tito.render.family import Options, plain_call_id
+from t1actors.tito.render.family import Options, Traits, plain_call_id, split_thinking
 from t1actors.tito.render.interface import BrokenCall, RenderError
 from t1actors.tito.render.messages import Message, Tool
 from t1actors.tito.render.pieces import Writer
@@ -37,19 +38,21 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 class Llama3:
     """See the module."""
 
-    name = "llama3"
-    marks = (
-        "<|begin_of_text|>",
-        "<|start_header_id|>",
-        "<|end_header_id|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|python_tag|>",
+    traits = Traits(
+        name="llama3",
+        marks=(
+            "<|begin_of_text|>",
+            "<|start_header_id|>",
+            "<|end_header_id|>",
+            "<|eot_id|>",
+            "<|eom_id|>",
+            "<|python_tag|>",
+        ),
+        optional_marks=("<|end_of_text|>",),
+        stops=("<|eot_id|>", "<|eom_id|>"),
+        end="<|eot_id|>",
+        call_format="llama3",
     )
-    optional_marks = ("<|end_of_text|>",)
-    stops = ("<|eot_id|>", "<|eom_id|>")
-    end = "<|eot_id|>"
-    call_format = "llama3"
 
     def __init__(self, options: Options) -> None:
         day = options.today
@@ -96,18 +99,20 @@ class Llama3:
         if message.reasoning:
             out.text(f"<think>\n{message.reasoning}\n</think>\n\n")
         calls = "; ".join(f'{{"name": "{call.name}", "parameters": {call.arguments}}}' for call in message.tool_calls)
-        out.text("\n\n".join(filter(None, (message.content.strip(), calls)))).own("<|eot_id|>")
+        content = message.content.strip()
+        out.text(content).own("<|python_tag|>" if content and calls else "").text(calls).own("<|eot_id|>")
 
     def read(self, text: str, tools: Sequence[Tool]) -> Reading:
-        if not FOREIGN["llama3"].search(text):
-            return Reading(text)
-        content, tagged, written = text.rpartition("<|python_tag|>")
+        reasoning, rest = split_thinking(text)
+        if not FOREIGN["llama3"].search(rest):
+            return Reading(rest, reasoning)
+        content, tagged, written = rest.rpartition("<|python_tag|>")
         objects, left = leading_objects(written, ";")
         read = [(written, read_json_call(written, parameters=True)) for written in objects]
         broken = [BrokenCall(whole, call.reason) for whole, call in read if isinstance(call, BrokenCall)]
         if left.strip():
             broken.append(BrokenCall(left, "no JSON object" if objects or tagged else "no whole JSON object"))
-        return Reading(content, "", tuple(call for _, call in read if isinstance(call, ReadCall)), tuple(broken))
+        return Reading(content, reasoning, tuple(call for _, call in read if isinstance(call, ReadCall)), tuple(broken))
 
     def call_id(self, turn: str, place: int, call: ReadCall) -> str:
         return plain_call_id(turn, place)

@@ -30,6 +30,7 @@ from t1actors.tito.render.calls import (
 )
 from t1actors.tito.render.family import (
     Options,
+    Traits,
     label_of,
     labelled_call_id,
     leading_system,
@@ -47,15 +48,17 @@ _LABEL = re.compile(r"[A-Za-z0-9]{9}")
 class Mistral:
     """The later form. See the module."""
 
-    name = "mistral"
-    marks = (
-        *("<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[AVAILABLE_TOOLS]"),
-        *("[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[ARGS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+    traits = Traits(
+        name="mistral",
+        marks=(
+            *("<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[AVAILABLE_TOOLS]"),
+            *("[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[ARGS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+        ),
+        optional_marks=("[THINK]", "[/THINK]", "[CALL_ID]"),
+        stops=("</s>",),
+        end="</s>",
+        call_format="mistral",
     )
-    optional_marks = ("[THINK]", "[/THINK]", "[CALL_ID]")
-    stops = ("</s>",)
-    end = "</s>"
-    call_format = "mistral"
 
     def __init__(self, options: Options) -> None:
         pass
@@ -110,23 +113,24 @@ def _read_call(text: str) -> ReadCall | BrokenCall:
 class MistralV3:
     """The form of version 3. See the module."""
 
-    name = "mistral-v3"
-    marks = (
-        *("<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
-        *("[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+    traits = Traits(
+        name="mistral-v3",
+        marks=(
+            *("<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+            *("[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+        ),
+        stops=("</s>",),
+        end="</s>",
+        call_format="mistral",
     )
-    optional_marks = ()
-    stops = ("</s>",)
-    end = "</s>"
-    call_format = "mistral"
 
     def __init__(self, options: Options) -> None:
         pass
 
     def opening(self, out: Writer, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
-        system, rest = leading_system(self.name, messages)
+        system, rest = leading_system(self.traits.name, messages)
         if not rest or rest[0].role != "user":
-            raise RenderError(f"{self.name} begins a conversation with a user's message")
+            raise RenderError(f"{self.traits.name} begins a conversation with a user's message")
         out.own("<s>")
         if tools:
             out.own("[AVAILABLE_TOOLS]").text(as_json([described(tool) for tool in tools])).own("[/AVAILABLE_TOOLS]")
@@ -134,7 +138,7 @@ class MistralV3:
         self._turns(out, rest[1:])
 
     def extension(self, out: Writer, messages: Sequence[Message], last: str) -> None:
-        refuse_system(self.name, messages)
+        refuse_system(self.traits.name, messages)
         self._turns(out, messages)
 
     def _turns(self, out: Writer, messages: Sequence[Message]) -> None:
@@ -157,15 +161,16 @@ class MistralV3:
                 out.own("</s>")
 
     def read(self, text: str, tools: Sequence[Tool]) -> Reading:
-        content, called, written = text.partition("[TOOL_CALLS]")
+        reasoning, rest = split_thinking(text)
+        content, called, written = rest.partition("[TOOL_CALLS]")
         if not called:
-            return Reading(text)
+            return Reading(rest, reasoning)
         objects, left = leading_objects(written.strip().removeprefix("["), ",")
         read = [_read_object(whole) for whole in objects]
         broken = [call for call in read if isinstance(call, BrokenCall)]
         if left.strip() != "]":
             broken.append(BrokenCall(left, "the list of calls is not whole"))
-        return Reading(content, "", tuple(call for call in read if isinstance(call, ReadCall)), tuple(broken))
+        return Reading(content, reasoning, tuple(call for call in read if isinstance(call, ReadCall)), tuple(broken))
 
     def call_id(self, turn: str, place: int, call: ReadCall) -> str:
         return labelled_call_id(call.label or _made_label(f"{turn}_{place}"), turn, place)

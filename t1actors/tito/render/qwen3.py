@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from t1actors.tito.render import hermes
 from t1actors.tito.render.calls import ReadCall, Reading
-from t1actors.tito.render.family import Options, plain_call_id, runs, split_thinking
+from t1actors.tito.render.family import Options, Traits, plain_call_id, runs, split_thinking
 from t1actors.tito.render.messages import Message, Tool
 from t1actors.tito.render.pieces import Writer
 
@@ -20,12 +20,14 @@ from t1actors.tito.render.pieces import Writer
 class Qwen3:
     """See the module. Without ``thinking`` an answer begins behind an empty block."""
 
-    name = "qwen3"
-    marks = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
-    optional_marks = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-    stops = ("<|im_end|>", "<|endoftext|>")
-    end = "<|im_end|>"
-    call_format = "qwen3"
+    traits = Traits(
+        name="qwen3",
+        marks=("<|im_start|>", "<|im_end|>", "<|endoftext|>"),
+        optional_marks=("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
+        stops=("<|im_end|>", "<|endoftext|>"),
+        end="<|im_end|>",
+        call_format="qwen3",
+    )
 
     def __init__(self, options: Options) -> None:
         self._empty = "" if options.thinking else "<think>\n\n</think>\n\n"

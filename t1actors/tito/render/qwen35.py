@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from t1actors.tito.render.calls import (
     TAGGED,
@@ -23,7 +24,15 @@ from t1actors.tito.render.calls import (
     described,
     read_blocks,
 )
-from t1actors.tito.render.family import Options, leading_system, plain_call_id, refuse_system, runs, split_thinking
+from t1actors.tito.render.family import (
+    Options,
+    Traits,
+    leading_system,
+    plain_call_id,
+    refuse_system,
+    runs,
+    split_thinking,
+)
 from t1actors.tito.render.interface import BrokenCall
 from t1actors.tito.render.messages import Message, Tool, ToolCall
 from t1actors.tito.render.pieces import Writer
@@ -55,19 +64,21 @@ Reminder:
 user about function calls
 </IMPORTANT>"""
 """What the model was trained to be told."""
-_FUNCTION = re.compile(r"<function=([^>\n]+)>\s*(.*?)\s*</function>", re.DOTALL)
+_FUNCTION = re.compile(r"<function=([^>\n]+)>(.*)</function>", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 
 
 class Qwen35:
     """See the module. Without ``thinking`` an answer begins behind an empty block."""
 
-    name = "qwen3.5"
-    marks = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
-    optional_marks = ("<tool_response>", "</tool_response>")
-    stops = ("<|im_end|>", "<|endoftext|>")
-    end = "<|im_end|>"
-    call_format = "qwen3.5"
+    traits = Traits(
+        name="qwen3.5",
+        marks=("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>", "<tool_call>", "</tool_call>"),
+        optional_marks=("<tool_response>", "</tool_response>"),
+        stops=("<|im_end|>", "<|endoftext|>"),
+        end="<|im_end|>",
+        call_format="qwen3.5",
+    )
     _plain: tuple[type, ...] = (str, int, float, type(None))
     """Values that are written as Python does (``True``); others are JSON."""
 
@@ -75,7 +86,7 @@ class Qwen35:
         self._thinks = "<think>\n" if options.thinking else "<think>\n\n</think>\n\n"
 
     def opening(self, out: Writer, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
-        system, rest = leading_system(self.name, messages)
+        system, rest = leading_system(self.traits.name, messages)
         if tools:
             listed = "".join("\n" + as_json(described(tool)) for tool in tools)
             out.own("<|im_start|>system\n# Tools\n\nYou have access to the following functions:\n\n<tools>")
@@ -86,7 +97,7 @@ class Qwen35:
         self._turns(out, rest)
 
     def extension(self, out: Writer, messages: Sequence[Message], last: str) -> None:
-        refuse_system(self.name, messages)
+        refuse_system(self.traits.name, messages)
         out.own("\n")
         self._turns(out, messages)
 
@@ -130,7 +141,7 @@ class Qwen35:
 class Qwen36(Qwen35):
     """As Qwen3.5, but for values that are not text: they are JSON (``true``)."""
 
-    name = "qwen3.6"
+    traits = replace(Qwen35.traits, name="qwen3.6")
     _plain = (str,)
 
 

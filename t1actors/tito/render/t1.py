@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from t1actors.tito.render import hermes
 from t1actors.tito.render.calls import ReadCall, Reading
-from t1actors.tito.render.family import Options, plain_call_id, split_thinking
+from t1actors.tito.render.family import Options, Traits, plain_call_id, split_thinking
 from t1actors.tito.render.messages import Message, Tool
 from t1actors.tito.render.pieces import Writer
 
@@ -20,12 +20,13 @@ from t1actors.tito.render.pieces import Writer
 class T1:
     """See the module."""
 
-    name = "t1"
-    marks = ("<|pad|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>")
-    optional_marks = ()
-    stops = ("<|end|>",)
-    end = "<|end|>"
-    call_format = "qwen3"
+    traits = Traits(
+        name="t1",
+        marks=("<|pad|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>"),
+        stops=("<|end|>",),
+        end="<|end|>",
+        call_format="qwen3",
+    )
 
     def __init__(self, options: Options) -> None:
         pass

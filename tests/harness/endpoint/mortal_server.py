@@ -2,7 +2,7 @@
 
     python -m tests.harness.endpoint.mortal_server DIRECTORY PORT [MOMENT N]
 
-Moments: ``sampling`` (the engine is at work), ``before`` and ``after`` the commit, ``streaming`` (a part of the answer is out).
+Moments: ``sampling`` (the engine is at work), ``before`` and ``after`` the commit, ``streaming`` (part of the answer is out).
 """
 
 import os

@@ -343,6 +343,22 @@ def test_a_seed_of_the_clients_decides_what_is_drawn(tmp_path):
     run(main)
 
 
+def test_a_history_that_was_edited_is_said_with_the_message_that_differs(tmp_path, caplog):
+    async def main():
+        async with Running(tmp_path) as core:
+            first = await core.call("s", a_call("hi"))
+            await core.call("s", a_call("ho", first.given.content, "more"))
+            await core.call("s", a_call("hi", first.given.content + "!", "more"))
+            assert core.session("s").graph.joins()["history"] == core.session("s").graph.joins()["answer"] == 1
+            assert len(core.session("s").graph.nodes) == 3
+
+    run(main)
+    first, second = caplog.messages
+    assert "session s, turn 1: SPLIT" in first
+    assert "(message 0)" in first
+    assert "not what was given out (message 1)" in second
+
+
 # --- the journal ----------------------------------------------------------------------------------------------------------
 
 

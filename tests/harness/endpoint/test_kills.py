@@ -1,7 +1,7 @@
 """kill -9 of the endpoint at every moment: no committed turn is lost or doubled, and the client goes on.
 
-The client is OpenAI's, unmodified: it retries by itself what broke before an answer began. A process that died is started again
-on the same directory and port, as a service manager does.
+The client is OpenAI's, unmodified: it retries by itself what broke before an answer began. A process that died is started
+again on the same directory and port, as a service manager does.
 """
 
 import random

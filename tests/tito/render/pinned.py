@@ -48,7 +48,7 @@ GPT_THINKS = f"<|channel|>analysis<|message|>Easy.<|end|>{GPT}"
 LLAMA = "<|start_header_id|>assistant<|end_header_id|>\n\n"
 LLAMA_CALL = '{"name": "run", "parameters": {"command": '
 LLAMA_KEPT = (
-    Pin("what is said beside a call is not dropped", before(LLAMA, "I look.\n\n", LLAMA_CALL + '"wc')),
+    Pin("what is said beside a call is not dropped", before(LLAMA, "I look.<|python_tag|>", LLAMA_CALL + '"wc')),
     Pin(
         "thinking, for which the template has no form, is not dropped",
         (

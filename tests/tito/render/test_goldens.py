@@ -16,7 +16,6 @@ from tests.tito.render.conversations import CONVERSATIONS
 from tests.tito.render.pinned import DEEPSEEK_TOOLS, PINNED, REFUSED
 from tests.tito.render.tokenizers import raw_tokenizer, tokenizer_of
 
-
 PAIRS = [(name, title) for name in TEMPLATES for title in CONVERSATIONS]
 
 
