@@ -11,10 +11,11 @@ that have none; here thinking stays where it was.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
-from t1actors.tito.render.calls import ReadCall, Reading, as_json, checked_call, described, read_section
+from t1actors.tito.render.calls import ReadCall, Reading, checked_call, described, read_section
 from t1actors.tito.render.family import Options, Traits, label_of, labelled_call_id, split_thinking
 from t1actors.tito.render.interface import BrokenCall
 from t1actors.tito.render.messages import Message, Tool
@@ -47,7 +48,7 @@ class Kimi:
     def opening(self, out: Writer, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         if tools:
             out.own("<|im_system|>tool_declare<|im_middle|>")
-            out.text(as_json([described(tool) for tool in tools])).own("<|im_end|>")
+            out.text(declared(tools)).own("<|im_end|>")
         if messages[0].role not in ("system", "developer"):
             out.own(f"<|im_system|>system<|im_middle|>{_SYSTEM}<|im_end|>")
         self._turns(out, messages)
@@ -94,6 +95,11 @@ class Kimi:
 
     def call_id(self, turn: str, place: int, call: ReadCall) -> str:
         return labelled_call_id(call.label, turn, place)
+
+
+def declared(tools: Sequence[Tool]) -> str:
+    """Tools as Kimi's own tokenizer shows them to its template: keys sorted, no spaces."""
+    return json.dumps([described(tool) for tool in tools], ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def _read_call(text: str) -> ReadCall | BrokenCall:

@@ -8,6 +8,7 @@ import re
 from typing import NamedTuple
 
 from t1actors.tito.render.calls import as_json, described
+from t1actors.tito.render.kimi import declared
 from tests.tito.render.conversations import CONVERSATIONS
 
 
@@ -57,6 +58,14 @@ LLAMA_KEPT = (
         ),
     ),
 )
+KIMI_TOOLS = Pin(
+    "tools are without spaces and sorted, which Kimi's own tokenizer does before its template",
+    tuple(
+        (as_json([described(tool) for tool in conversation.tools]), declared(conversation.tools))
+        for conversation in CONVERSATIONS.values()
+        if conversation.tools
+    ),
+)
 NEMO_TOOLS = f"[AVAILABLE_TOOLS]{as_json([described(tool) for tool in CONVERSATIONS['calls'].tools])}[/AVAILABLE_TOOLS]"
 
 PINNED: dict[str, tuple[Pin, ...]] = {
@@ -83,6 +92,7 @@ PINNED: dict[str, tuple[Pin, ...]] = {
     ),
     "glm 4.7 keeping thinking": (GLM5_BLOCK,),
     "kimi k2": (
+        KIMI_TOOLS,
         Pin("no line end behind the system text that the template makes up", (("AI.<|im_end|>\n", "AI.<|im_end|>"),)),
         Pin(
             "thinking, for which the template has no form, is not dropped",
@@ -93,6 +103,7 @@ PINNED: dict[str, tuple[Pin, ...]] = {
         ),
     ),
     "kimi k2 thinking": (
+        KIMI_TOOLS,
         Pin("earlier thinking is not dropped", ((KIMI + "<think></think>2", KIMI + "<think>Easy.</think>2"),)),
         Pin(
             "no empty block is put into a turn",
