@@ -1,5 +1,6 @@
 """Train your agent: a loop that talks to OpenAI's API, pointed at an endpoint; what it is rewarded for comes more often.
 
+    pip install openai
     python examples/train_your_agent.py          # about a minute on one core
 
 The agent is two calls of OpenAI's client and a reward: the share of letters that are an "e". It knows nothing of ids, records

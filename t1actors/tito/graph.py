@@ -242,13 +242,13 @@ class SessionGraph:
         return 0 if number is None else self.nodes[number].ends_at
 
     def _deepest(self, messages: tuple[Message, ...], fits: Callable[[Node], bool]) -> Node | None:
-        """The node with the most messages that are a prefix of ``messages``; of equal ones the last: what a client has of two
-        answers that read the same is more likely the later one."""
+        """The node with the most messages that are a prefix of ``messages``, in a chunk whose first node ``fits``; of equal
+        ones the last: what a client has of two answers that read the same is more likely the later one."""
         best: Node | None = None
-        open_nodes = list(self.children(None))
+        open_nodes = [number for number in self.children(None) if fits(self.nodes[number])]
         while open_nodes:
             node = self.nodes[open_nodes.pop()]
-            if not fits(node) or not self._is_prefix(node, messages):
+            if not self._is_prefix(node, messages):
                 continue
             if best is None or (node.messages_after, node.number) > (best.messages_after, best.number):
                 best = node

@@ -5,7 +5,7 @@
 | ``serving`` | listens: ``serve`` |
 | ``http`` | the HTTP face, routes and headers |
 | ``chat``, ``responses``, ``reading`` | reading calls of the two APIs and writing their answers |
-| ``core``, ``desk`` | calls become committed turns |
+| ``core``, ``desk``, ``writing`` | calls become committed turns |
 | ``sessions`` | the sessions, as a fold over the events |
 | ``journal`` | where the events are kept |
 """

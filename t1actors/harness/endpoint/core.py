@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import anyio
-import msgspec
 import numpy as np
 from blake3 import blake3
 
@@ -34,21 +33,20 @@ from t1actors.engine.interface import (
 )
 from t1actors.events import (
     AnyEvent,
-    ChatCall,
     RewardReported,
     SessionClosed,
     SessionForgotten,
     SessionOpened,
-    TurnSampled,
 )
 from t1actors.harness.endpoint.desk import Desk, LiveCall, chunk_of, closed, committed_turn, is_same
 from t1actors.harness.endpoint.errors import CallRefused, bad_request, unavailable
 from t1actors.harness.endpoint.form import Answered, Call
-from t1actors.harness.endpoint.journal import Events, Journal, Said
+from t1actors.harness.endpoint.journal import Events, Journal
 from t1actors.harness.endpoint.sessions import Session, Sessions
 from t1actors.harness.endpoint.settings import Settings
+from t1actors.harness.endpoint.writing import given_of, turn_sampled
 from t1actors.log.errors import FrameRefused, LogError
-from t1actors.payloads import BlobError, Blobs, pack, pack_array, unpack_array
+from t1actors.payloads import BlobError, Blobs, unpack_array
 from t1actors.tito.graph import (
     SPLITS,
     ConversationFull,
@@ -59,8 +57,7 @@ from t1actors.tito.graph import (
     SessionGraph,
 )
 from t1actors.tito.record import Geometry
-from t1actors.tito.render.interface import Answer, Renderer, RenderError
-from t1actors.tito.render.messages import Message
+from t1actors.tito.render.interface import Renderer, RenderError
 from t1actors.tito.stitch import Stitched, stitch_paths
 
 _logger = logging.getLogger(__name__)
@@ -69,7 +66,6 @@ _WHAT_DIFFERS: dict[Join, str] = {
     "history": "a message is not the one that was there",
     "answer": "an assistant's message is not what was given out",
 }
-_encode_said = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,21 +309,22 @@ class EndpointCore:
         if name not in self._sessions.held:
             opening = [self._opening(name, temperature=session.temperature)]
             self._number += 1
-        said = Said(
-            messages=placement.messages,
-            given=_given(answer, one_tool_call=call.one_tool_call),
-            tools=placement.tools if placement.parent is None else (),
-        )
+        given = given_of(answer, one_tool_call=call.one_tool_call)
 
         def events(blobs: Blobs) -> Events:
-            chat = ChatCall(
-                continues=placement.parent,
-                join=placement.join,
-                request_id=call.request_id,
-                request=call.digest,
-                said=pack(blobs, _encode_said(said)),
+            sampled = turn_sampled(
+                blobs,
+                session=name,
+                turn=turn,
+                placement=placement,
+                result=result,
+                temperature=session.temperature,
+                replica=self._engine.name,
+                call=call,
+                given=given,
+                canonical=answer.canonical,
             )
-            return [*opening, self._sampled(blobs, name, turn, placement, result, session.temperature, answer, chat)]
+            return [*opening, sampled]
 
         await self._commit(events)
         session = self.session(name)
@@ -338,38 +335,6 @@ class EndpointCore:
                 name, turn, _WHAT_DIFFERS[placement.join], placement.differs_at,
             )  # fmt: skip
         return session.answered(turn)
-
-    def _sampled(
-        self,
-        blobs: Blobs,
-        name: str,
-        turn: int,
-        placement: Placement,
-        result: GenerateResult,
-        temperature: float,
-        answer: Answer,
-        chat: ChatCall,
-    ) -> TurnSampled:
-        return TurnSampled(
-            trial=name,
-            turn=turn,
-            context_ids=placement.context_ids,
-            sampled_ids=result.sampled_ids,
-            logprobs=tuple(result.logprobs.astype(np.float64).tolist()),
-            routing=pack_array(blobs, result.routing_RLK),
-            versions=result.versions,
-            temperature=temperature,
-            finish=result.finish,
-            command="",
-            execute=False,
-            canonical=answer.canonical,
-            entropy_mean=result.entropy_mean,
-            replica=self._engine.name,
-            queue_s=result.queue_s,
-            prefill_s=result.prefill_s,
-            decode_s=result.decode_s,
-            chat=chat,
-        )
 
     async def _generated(self, request: GenerateRequest) -> GenerateResult:
         try:
@@ -426,16 +391,6 @@ class EndpointCore:
             context = blake3(np.array(placement.context_ids, dtype=np.int64).tobytes()).hexdigest()
             said = f"{self.settings.seed}\0{name}\0{placement.parent}\0{context}\0{graph.beside(placement)}"
         return int.from_bytes(blake3(said.encode()).digest(length=8), "little")
-
-
-def _given(answer: Answer, *, one_tool_call: bool) -> Message:
-    """The answer as it is handed out. A call that could not be read is shown as it was written: who gets it can say so."""
-    return Message(
-        role="assistant",
-        content="\n".join(filter(None, [answer.content, *(call.text for call in answer.broken)])),
-        reasoning=answer.reasoning,
-        tool_calls=answer.calls[:1] if one_tool_call else answer.calls,
-    )
 
 
 @contextmanager
