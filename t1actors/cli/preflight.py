@@ -201,7 +201,10 @@ def unmet_by_sandbox(task: Task, sandbox: SandboxConfig) -> list[str]:
     recipe = task.environment.recipe
     if recipe is not None and (not sandbox.host_base or task.environment.takes_a_build):
         builder = image_builder(sandbox, image_store(sandbox))
-        found += [f"its image {reason}" for reason in builder.lacking(recipe)]
+        try:
+            found += [f"its image {reason}" for reason in builder.lacking(recipe)]
+        except TaskError as error:
+            found.append(str(error))
     if reason := why_no_network(task, sandbox):
         found.append(reason)
     elif task.network.agent != "none" and shutil.which(NETWORK_TOOL) is None:

@@ -134,7 +134,7 @@ def test_show_says_first_what_the_configured_backend_lacks(tasks: Path, capsys: 
     own = ("--set", "sandbox.backend=docker", "--set", "sandbox.host_base=false")
     _, out, _ = said(capsys, "show", tasks / "sound", *own)
     docker, namespaces = out.splitlines()[-2:]
-    assert docker.startswith("  docker       no: its image debian:12 cannot be had")
+    assert docker.startswith("  docker       no: finding the image debian:12: the Docker daemon at")
     assert namespaces.startswith(
         "  namespaces   with --set sandbox.backend=namespaces: no: its image debian:12 is not in"
     )

@@ -36,11 +36,13 @@ class Place:
     def grade(self, task, base, commands):
         async def main():
             async with self.backend.running():
-                await self.backend.create(SandboxSpec(key="t", workdir="/app", base=base, limits=Limits(memory_mb=512)))
+                spec = SandboxSpec(key="t", workdir="/app", base=base, limits=Limits(memory_mb=512))
+                made = await self.backend.create(spec)
                 try:
                     for number, command in enumerate(commands):
                         await self.backend.run("t", RunRequest(key=f"{number}", command=command, limit_s=20.0))
-                    return await Verifier(self.backend).grade_live(task, "t", key="live", base=base)
+                    verifier = Verifier(self.backend)
+                    return await verifier.grade_live(task, "t", key="live", isolation=made.isolation, base=base)
                 finally:
                     await self.backend.kill("t")
 
