@@ -2,6 +2,7 @@
 
 import fcntl
 import importlib.util
+import io
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections import namedtuple
 from pathlib import Path
 
@@ -192,7 +194,9 @@ def test_an_interruption_ends_pip_and_is_status_130(setup, monkeypatch, capsys):
     assert not (setup.VENV / "t1-scratch").exists()
 
 
-def test_two_set_ups_of_one_checkout_wait_for_each_other(setup, capsys):
+def test_two_set_ups_of_one_checkout_wait_for_each_other(setup, monkeypatch):
+    said = io.StringIO()  # what capsys reads while another thread prints may be lost
+    monkeypatch.setattr(sys, "stdout", said)
     lock = os.open(setup.ROOT, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     entered = threading.Event()
@@ -203,8 +207,9 @@ def test_two_set_ups_of_one_checkout_wait_for_each_other(setup, capsys):
 
     thread = threading.Thread(target=second)
     thread.start()
-    while "waiting for it" not in capsys.readouterr().out:
+    while "waiting for it" not in said.getvalue():
         assert not entered.is_set()
+        time.sleep(0.01)
     os.close(lock)
     thread.join()
     assert entered.is_set()
