@@ -498,13 +498,16 @@ class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
     """The chat call that a turn answered. ``continues``: the turn it goes on from; None begins a chunk. ``join``: how it
     stands to the turns before (``tito.graph.Join``). ``request_id`` is the client's, ``request`` the digest of what was
     asked: the same again is the same call. ``said`` is JSON (``harness.endpoint.journal.Said``): the messages that
-    ``context_ids`` stand for, the assistant's message that was given out, and where a chunk begins its tools."""
+    ``context_ids`` stand for, the assistant's message that was given out, and where a chunk begins its tools. ``broken``:
+    tool calls of the answer that could not be read; ``foreign``: the family whose format it has, where that is another."""
 
     continues: int | None
     join: str
     request_id: str
     request: str
     said: Payload
+    broken: int = 0
+    foreign: str = ""
 
 
 class TurnSampled(Event, frozen=True, kw_only=True):

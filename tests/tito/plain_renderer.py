@@ -74,8 +74,9 @@ class PlainRenderer:
             except (ValueError, KeyError, TypeError) as error:
                 broken.append(BrokenCall(source, str(error)))
         content = text_of(text)
+        foreign = "qwen3" if "<tool_call>" in content else ""
         canonical = letters(content) == tuple(text)
-        return Answer(content, "", tuple(calls), tuple(broken), "", canonical, closed)
+        return Answer(content, "", tuple(calls), tuple(broken), foreign, canonical, closed)
 
     def _message(self, message: Message) -> tuple[int, ...]:
         calls = [i for call in message.tool_calls for i in call_ids(call.name, call.arguments)]

@@ -322,7 +322,7 @@ class EndpointCore:
                 replica=self._engine.name,
                 call=call,
                 given=given,
-                canonical=answer.canonical,
+                answer=answer,
             )
             return [*opening, sampled]
 
@@ -333,6 +333,13 @@ class EndpointCore:
             _logger.warning(
                 "session %s, turn %d: SPLIT, a chunk of its own: %s (message %d)",
                 name, turn, _WHAT_DIFFERS[placement.join], placement.differs_at,
+            )  # fmt: skip
+        for broken in answer.broken:
+            _logger.warning("session %s, turn %d: a tool call that cannot be read: %s", name, turn, broken.reason)
+        if answer.foreign:
+            _logger.warning(
+                "session %s, turn %d: a tool call in the format of %s, and the model is taken for %s: nothing executes it",
+                name, turn, answer.foreign, self._renderer.family,
             )  # fmt: skip
         return session.answered(turn)
 

@@ -264,6 +264,8 @@ def _shown(session: Session) -> JsonObject:
         "turns": len(graph.nodes),
         "chunks": sum(not graph.children(node.number) for node in graph.nodes),
         "joins": graph.joins(),
+        "broken_calls": session.broken_calls,
+        "foreign_calls": session.foreign_calls,
         "sampled_ids": sum(len(node.turn.sampled_ids) for node in graph.nodes),
         "reward": session.reward,
         "closed": session.closed,

@@ -10,6 +10,7 @@ Pure but for the payloads it opens. Which events are written is ``core``'s busin
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import msgspec
@@ -40,6 +41,8 @@ class TurnNote:
     request_id: str
     request: str
     finish: str
+    broken: int = 0
+    foreign: str = ""
 
 
 @dataclass
@@ -56,6 +59,16 @@ class Session:
     """Request id to turn."""
     reward: float | None = None
     closed: bool = False
+
+    @property
+    def broken_calls(self) -> int:
+        """Tool calls that could not be read."""
+        return sum(note.broken for note in self.notes)
+
+    @property
+    def foreign_calls(self) -> dict[str, int]:
+        """Turns with tool calls in another family's format, by that family."""
+        return dict(sorted(Counter(note.foreign for note in self.notes if note.foreign).items()))
 
     @property
     def finished(self) -> bool:
@@ -130,6 +143,6 @@ class Sessions:
             canonical=event.canonical,
         )
         node = graph.add(placement, turn, given=said.given)
-        session.notes.append(TurnNote(chat.request_id, chat.request, event.finish))
+        session.notes.append(TurnNote(chat.request_id, chat.request, event.finish, chat.broken, chat.foreign))
         if chat.request_id:
             session.turn_of[chat.request_id] = node.number

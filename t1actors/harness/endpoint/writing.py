@@ -41,7 +41,7 @@ def turn_sampled(
     replica: str,
     call: Call,
     given: Message,
-    canonical: bool,
+    answer: Answer,
 ) -> TurnSampled:
     """The event of a turn, its large payloads stored."""
     said = Said(messages=placement.messages, given=given, tools=placement.tools if placement.parent is None else ())
@@ -57,7 +57,7 @@ def turn_sampled(
         finish=result.finish,
         command="",
         execute=False,
-        canonical=canonical,
+        canonical=answer.canonical,
         entropy_mean=result.entropy_mean,
         replica=replica,
         queue_s=result.queue_s,
@@ -69,5 +69,7 @@ def turn_sampled(
             request_id=call.request_id,
             request=call.digest,
             said=pack(blobs, _encode_said(said)),
+            broken=len(answer.broken),
+            foreign=answer.foreign,
         ),
     )

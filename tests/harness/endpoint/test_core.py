@@ -416,3 +416,25 @@ def test_calls_that_are_answered_at_once_share_a_flush(tmp_path):
         assert len(frames) < 20
 
     run(main)
+
+
+# --- tool calls that nobody can execute ---------------------------------------------------------------------------------
+
+
+def test_broken_and_foreign_tool_calls_are_counted_warned_of_and_still_there_after_a_restart(tmp_path, caplog):
+    said = iter([(*call_ids("ls", "{"), END), (*letters("<tool_call>{}</tool_call>"), END), (*letters("well"), END)])
+
+    async def main():
+        async with Running(tmp_path, ScriptedEngine(lambda request: next(said))) as core:
+            first = await core.call("s", a_call("one"))
+            second = await core.call("s", a_call("one", first.given.content, "two"))
+            await core.call("s", a_call("one", first.given.content, "two", second.given.content, "three"))
+        async with Running(tmp_path) as core:
+            session = core.session("s")
+            assert (session.broken_calls, session.foreign_calls) == (1, {"qwen3": 1})
+            assert session.graph.joins()["extension"] == 2
+
+    run(main)
+    warned = [record.getMessage() for record in caplog.records]
+    assert "session s, turn 0: a tool call that cannot be read" in warned[0]
+    assert "session s, turn 1: a tool call in the format of qwen3, and the model is taken for plain" in warned[1]
