@@ -106,6 +106,20 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True)
+class TerminusConfig:
+    """The terminal of ``rollout.harness = "terminus"``, and what is bounded in it."""
+
+    columns: int = 160
+    rows: int = 40
+    observation_bytes: int = 10_000
+    """Of what the terminal shows after a turn: more is cut, half of it from the head and half from the tail."""
+    duration_limit_s: float = 60.0
+    """The longest wait after one command; those of a turn together are bounded by rollout.command_deadline_s."""
+    malformed_limit: int = 5
+    """So many answers without a break that can't be read end the episode; 0: none do."""
+
+
+@dataclass(frozen=True)
 class RolloutConfig:
     """Trials of a step, and the limits of an episode."""
 
@@ -115,8 +129,17 @@ class RolloutConfig:
     turn_limit: int = 12
     turn_slack: int = 0
     """When positive, a built-in task's turn limit is its number of sub-goals plus this; never above ``turn_limit``."""
+    harness: Literal["shell", "terminus"] = "shell"
+    """How the model works the terminal: ``shell`` (a turn is a command), ``terminus`` (a turn is keystrokes for tmux, as
+    JSON; docs/harness.md)."""
     max_new_tokens: int = 40
     max_ids: int = 640
+    """Of one stream: prompt, answers and observations together."""
+    compaction: Literal["none", "summary"] = "none"
+    """What happens when a stream is nearly full: ``none``, the episode ends with it; ``summary``, the model is asked for a
+    summary, and goes on with it in a new stream."""
+    summary_tokens: int = 200
+    """The longest summary."""
     observation_chars: int = 60
     sampler_replicas: int = 1
     max_live_sequences: int = 128
@@ -130,6 +153,7 @@ class RolloutConfig:
     """Of that, for the agent: then its episode ends, and is graded as it stands."""
     command_deadline_s: float = 5.0
     on_batch_short: Literal["continue", "stop"] = "continue"
+    terminus: TerminusConfig = field(default_factory=TerminusConfig)
 
 
 @dataclass(frozen=True)
@@ -204,6 +228,15 @@ class VerifyConfig:
 
 
 @dataclass(frozen=True)
+class TitoConfig:
+    """How turns become records."""
+
+    stitch: Literal["strict", "t1"] = "strict"
+    """Boundaries that a record may have: ``strict``, none but STRICT and SPLIT; ``t1``, also the repaired ones, after which
+    tokens were sampled under another history than the record's."""
+
+
+@dataclass(frozen=True)
 class CriticConfig:
     """The critic's loss and optimizer."""
 
@@ -267,6 +300,7 @@ class Config:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     verify: VerifyConfig = field(default_factory=VerifyConfig)
+    tito: TitoConfig = field(default_factory=TitoConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
     @property
@@ -515,6 +549,18 @@ def _validate(config: Config) -> None:
         r.max_ids > r.max_new_tokens,
         f"rollout.max_ids = {r.max_ids}: must exceed rollout.max_new_tokens = {r.max_new_tokens}",
     )
+    # A stream with a summary in it must have room for an answer, and for the next summary.
+    summed_up = 2 * r.summary_tokens + r.max_new_tokens
+    need(
+        r.compaction == "none" or summed_up < r.max_ids,
+        f"rollout.max_ids = {r.max_ids}: a summary, an answer and the next summary (2 x rollout.summary_tokens = "
+        f"{r.summary_tokens} + rollout.max_new_tokens = {r.max_new_tokens}) leave no room for a prompt",
+    )
+    need(
+        r.harness != "terminus" or config.sandbox.output_bytes >= r.terminus.observation_bytes + 1024,
+        f"sandbox.output_bytes = {config.sandbox.output_bytes}: must exceed rollout.terminus.observation_bytes = "
+        f"{r.terminus.observation_bytes} by 1024 at least, or the tail of what the terminal shows is lost",
+    )
     need(r.sampler_replicas >= 1, f"rollout.sampler_replicas = {r.sampler_replicas}: must be at least 1")
     need(config.verify.reward_scale > 0, f"verify.reward_scale = {config.verify.reward_scale}: must be positive")
     need(config.sandbox.rate_per_s > 0, f"sandbox.rate_per_s = {config.sandbox.rate_per_s}: must be positive")
@@ -577,7 +623,12 @@ _LEAST: Mapping[str, int] = {
     "schedule.train_steps": 0,
     "rollout.turn_limit": 1,
     "rollout.observation_chars": 0,
+    "rollout.terminus.columns": 20,
+    "rollout.terminus.rows": 5,
+    "rollout.terminus.observation_bytes": 200,
+    "rollout.terminus.malformed_limit": 0,
     "rollout.max_live_sequences": 1,
+    "rollout.summary_tokens": 1,
     "sandbox.memory_mb": 16,
     "sandbox.disk_mb": 1,
     "sandbox.processes": 2,
@@ -593,6 +644,7 @@ _POSITIVE = (
     "rollout.trial_deadline_s",
     "rollout.agent_deadline_s",
     "rollout.command_deadline_s",
+    "rollout.terminus.duration_limit_s",
     "sandbox.create_deadline_s",
     "sandbox.lease_s",
     "sandbox.retry_pause_s",

@@ -20,7 +20,18 @@ INLINE_LIMIT_BYTES = 16 * 1024
 """Payloads below this ride in the event; larger ones are blobs."""
 
 Purpose = Literal["warmup", "recalibrate", "train", "evaluate"]
-EpisodeEnd = Literal["submitted", "turn_limit", "token_limit", "turn_truncated", "deadline", "sandbox_limit"]
+EpisodeEnd = Literal[
+    "submitted",
+    "turn_limit",
+    "token_limit",
+    "turn_truncated",
+    "deadline",
+    "sandbox_limit",
+    "malformed_turns",
+    "compaction_failed",
+]
+Compaction = Literal["", "summary", "start"]
+"""summary: the call was asked to sum up its chunk, and is its last. start: the call begins a chunk, with that summary."""
 Outcome = Literal["graded", "verifier_crash", "no_report", "partial_report", "verifier_timeout", "infra"]
 Channel = Literal["", "plugin", "junit", "ctrf", "printed", "reward.txt"]
 """Where a verdict's results were read; empty: there was nothing to read."""
@@ -110,13 +121,18 @@ class BatchItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Boundary(msgspec.Struct, frozen=True, kw_only=True):
-    """How turn ``turn`` was joined to what came before (T1 section 3); ``s`` and ``u`` are the NORMALIZED edges."""
+    """How turn ``turn`` was joined to what came before (T1 section 3). ``s`` and ``u`` are the edges: ids at the end of the
+    prompt before and of its answer that the turn's own prompt does not have. ``start`` and ``end``: of RETOKENIZED, where in
+    the turn's prompt the answer stands in other ids. ``left_out``: of ``u``, what the record does not have either."""
 
     turn: int
     case: BoundaryCase
     s: int = 0
     u: int = 0
     audited: bool = True
+    start: int = 0
+    end: int = 0
+    left_out: int = 0
 
 
 class LossByGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -375,6 +391,8 @@ class SandboxReady(Event, frozen=True, kw_only=True):
     create_s: float
     image: str = ""
     """Digest of the image it was made of; empty where the base is the host."""
+    screen: str = ""
+    """What the terminal shows before the first turn; empty where the harness has none."""
 
 
 class TurnExecuted(Event, frozen=True, kw_only=True):
@@ -392,6 +410,8 @@ class TurnExecuted(Event, frozen=True, kw_only=True):
     sandbox_died: bool = False
     """Inside the trial's own limits (all its memory, say): the episode ends and is graded as it stands."""
     limit_hit: str = ""
+    malformed: bool = False
+    """The turn could not be read: nothing was done, and ``observation`` says why."""
 
 
 class SandboxRestored(Event, frozen=True, kw_only=True):
@@ -474,6 +494,22 @@ class SandboxesReaped(Event, frozen=True, kw_only=True):
 # --- sampler ------------------------------------------------------------------------------------------------------------
 
 
+class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
+    """The chat call that a turn answered. ``continues``: the turn it goes on from; None begins a chunk. ``join``: how it
+    stands to the turns before (``tito.graph.Join``). ``request_id`` is the client's, ``request`` the digest of what was
+    asked: the same again is the same call. ``said`` is JSON (``harness.endpoint.journal.Said``): the messages that
+    ``context_ids`` stand for, the assistant's message that was given out, and where a chunk begins its tools. ``broken``:
+    tool calls of the answer that could not be read; ``foreign``: the family whose format it has, where that is another."""
+
+    continues: int | None
+    join: str
+    request_id: str
+    request: str
+    said: Payload
+    broken: int = 0
+    foreign: str = ""
+
+
 class TurnSampled(Event, frozen=True, kw_only=True):
     """One model call. The trial's stream grows by ``context_ids`` (unsampled: prompt, observation, glue) and then
     ``sampled_ids``; ``execute`` says that the pool is to run ``command``. ``routing`` holds the rows for the predicting
@@ -498,6 +534,10 @@ class TurnSampled(Event, frozen=True, kw_only=True):
     queue_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    compaction: Compaction = ""
+    """Of ``summary`` the ``command`` is the summary; of ``start`` the context and the routing are the new chunk's own."""
+    chat: ChatCall | None = None
+    """Of a turn that an endpoint's session took; its ``trial`` is the session, and nothing is executed here."""
 
 
 class EpisodeEnded(Event, frozen=True, kw_only=True):
@@ -524,11 +564,33 @@ class WeightsLoaded(Event, frozen=True, kw_only=True):
     seconds: float
 
 
+class SessionOpened(Event, frozen=True, kw_only=True):
+    """An endpoint's session begins: ``number`` counts them, ``temperature`` is that of all its turns."""
+
+    trial: str
+    number: int
+    task: str
+    temperature: float
+
+
 class RewardReported(Event, frozen=True, kw_only=True):
     """A foreign harness's own reward: once, finite."""
 
     trial: str
     reward: float
+
+
+class SessionClosed(Event, frozen=True, kw_only=True):
+    """The session takes no more turns."""
+
+    trial: str
+    turns: int
+
+
+class SessionForgotten(Event, frozen=True, kw_only=True):
+    """Who trains has the session's trajectory: the endpoint holds it no more. The log keeps it."""
+
+    trial: str
 
 
 # --- verifier -----------------------------------------------------------------------------------------------------------
@@ -581,6 +643,12 @@ class TrajectoryAssembled(Event, frozen=True, kw_only=True):
     non_canonical_turns: int
     end_reason: EpisodeEnd
     pages: tuple[Payload, ...] = ()
+    retokenized: int = 0
+    """Sampled ids that later prompts have as other ids of the same text."""
+    placeholders: int = 0
+    """Routing rows copied from their neighbour; what they predict is context."""
+    altered: int = 0
+    """Sampled ids that the model was shown another history for than the record's."""
 
 
 class TrialReplaced(Event, frozen=True, kw_only=True):
@@ -739,7 +807,8 @@ AnyEvent = Union[  # noqa: UP007  (X | Y would be one very long line)
     StepOpened, BarrierOpened, WeightsOffered, WeightsPublished, RunFinished, RunFailed, RunPaused,
     SandboxRequested, SandboxReady, TurnExecuted, SandboxRestored, ObservationDiverged, SandboxSealed, SandboxReclaimed,
     TrialFailed, SandboxRetried, TaskQuarantined, SandboxesReaped,
-    TurnSampled, EpisodeEnded, GenerationQuiesced, WeightsLoaded, RewardReported,
+    TurnSampled, EpisodeEnded, GenerationQuiesced, WeightsLoaded, SessionOpened, RewardReported, SessionClosed,
+    SessionForgotten,
     Graded, TrajectoryAssembled, TrialReplaced, TrialCancelled, BatchSealed, BatchShort,
     CriticInitialised, ValuesEstimated, CriticUpdated, ActorInitialised, ActorUpdated, ModelExported,
 ]  # fmt: skip

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from t1actors.events import INLINE_LIMIT_BYTES, AnyEvent, Payload, Tensor, UnknownEvent
+from t1actors.events import INLINE_LIMIT_BYTES, AnyEvent, ChatCall, Payload, Tensor, UnknownEvent
 
 
 class BlobError(Exception):
@@ -86,7 +86,7 @@ def unpack(blobs: Blobs, payload: Payload) -> bytes | memoryview:
 
 
 def payloads_of(event: AnyEvent | UnknownEvent) -> Iterator[tuple[str, Payload]]:
-    """The payloads that the event names, by field: alone, of a tensor, or several in a tuple."""
+    """The payloads that the event names, by field: alone, of a tensor, of a chat call, or several in a tuple."""
     if isinstance(event, UnknownEvent):
         return
     for field in msgspec.structs.fields(type(event)):
@@ -95,6 +95,8 @@ def payloads_of(event: AnyEvent | UnknownEvent) -> Iterator[tuple[str, Payload]]
             yield field.name, value
         elif isinstance(value, Tensor):
             yield field.name, value.data
+        elif isinstance(value, ChatCall):
+            yield f"{field.name}.said", value.said
         elif isinstance(value, tuple):
             yield from ((field.name, v) for v in cast("tuple[object, ...]", value) if isinstance(v, Payload))
 

@@ -144,3 +144,11 @@ def test_the_digest_names_the_configuration_and_nothing_else():
     assert digest(resolve(preset="demo").config) == digest(resolve(preset="demo", sets=["run.seed=0"]).config)
     assert digest(resolve(preset="demo").config) != digest(resolve(preset="demo", sets=["run.seed=1"]).config)
     assert digest(Config()) == digest(resolve().config)
+
+
+def test_a_sandbox_that_keeps_less_output_than_a_terminal_shows_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"sandbox\.output_bytes = 8000: must exceed rollout\.terminus\.observation_bytes"
+    ):
+        resolve(sets=["rollout.harness=terminus", "sandbox.output_bytes=8000"])
+    resolve(sets=["sandbox.output_bytes=8000"])

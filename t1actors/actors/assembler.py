@@ -213,7 +213,14 @@ class Assembler:
         assert graded is not None
         assert graded.reward is not None
         assert ended is not None
-        stitched = stitch(progress.turns, index=spec.index, task=spec.task, geometry=self._geometry, blobs=self._blobs)
+        stitched = stitch(
+            progress.turns,
+            index=spec.index,
+            task=spec.task,
+            geometry=self._geometry,
+            blobs=self._blobs,
+            rule=self._config.tito.stitch,
+        )
         stored = store(stitched.record, self._blobs)
         return [
             TrajectoryAssembled(
@@ -232,6 +239,9 @@ class Assembler:
                 non_canonical_turns=stitched.non_canonical_turns,
                 end_reason=ended.reason,
                 pages=stored.pages,
+                retokenized=stitched.retokenized,
+                placeholders=stitched.placeholders,
+                altered=stitched.altered,
             )
         ]
 

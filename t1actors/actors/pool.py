@@ -35,9 +35,10 @@ from t1actors.actors.pool_effects import (
     Run,
     Seal,
     run_key,
+    start_key,
     trial_of,
 )
-from t1actors.actors.pool_events import diverged, failed, not_made, quarantined, restored, retried
+from t1actors.actors.pool_events import diverged, executed, failed, not_made, quarantined, restored, retried
 from t1actors.actors.pool_state import PoolState, fold_pool
 from t1actors.actors.quarantine import QUARANTINED
 from t1actors.actors.restoring import Diverged, Restoring
@@ -64,7 +65,8 @@ from t1actors.events import (
     TurnSampled,
     UnknownEvent,
 )
-from t1actors.harness.native import observation_text
+from t1actors.harness.choice import make_hands
+from t1actors.harness.interface import HarnessError
 from t1actors.images.errors import BuildFailed, ImageError, ImageMissing
 from t1actors.payloads import pack
 from t1actors.runtime.actor import NOTHING, ActorContext, Decision, Effect, Performing, Unrecoverable, Wait
@@ -82,6 +84,8 @@ from t1actors.verify.verdict import NO_ISOLATION
 COMMAND_MARGIN_S = 30.0
 """A command's effect may outlast the command's own limit by this: the shim must kill, collect and answer."""
 RECLAIM_DEADLINE_S = 60.0
+_TROUBLE = (SandboxError, ImageError, TaskError, HarnessError, TimeoutError)
+"""What infrastructure can do to a turn or a seal."""
 
 
 class Backend(SandboxBackend, Protocol):
@@ -113,6 +117,7 @@ class Pool:
         config = context.config
         self._config = config
         self._blobs = context.blobs
+        self._hands = make_hands(config.rollout)
         self._tasks = TaskFiles(config.tasks, context.run_dir)
         self._environments = Environments(config.sandbox, image_store(config.sandbox))
         self._backend = make_backend(context)
@@ -207,13 +212,13 @@ class Pool:
         )
 
     def _run_effect(self, turn: TurnSampled) -> Run:
-        deadline_s = self._config.rollout.command_deadline_s + COMMAND_MARGIN_S + self._restore_s(turn.turn)
+        deadline_s = self._hands.limit_s + COMMAND_MARGIN_S + self._restore_s(turn.turn)
         key = run_key(turn.trial, turn.turn)
         return Run(key=key, trial=turn.trial, turn=turn.turn, command=turn.command, deadline_s=deadline_s)
 
     def _restore_s(self, turns: int) -> float:
         """The longest that it may take to make a sandbox again in which so many commands were run."""
-        return self._config.sandbox.create_deadline_s + turns * self._config.rollout.command_deadline_s
+        return self._config.sandbox.create_deadline_s + (turns + 1) * self._hands.limit_s
 
     def _finished(self, state: PoolState, event: EffectFinished) -> Decision:
         trial, _, what = event.key.partition("/")
@@ -260,6 +265,7 @@ class Pool:
             start = await self._environments.of(task)
             image_s = anyio.current_time() - started_s
             made = await self._made(self._spec(effect.trial, task, start))
+            screen = await self._started(effect.trial)
         except TaskError as error:
             return [not_made(effect.trial, "task", str(error), own_fault=True)]
         except SandboxUnavailable:
@@ -270,7 +276,7 @@ class Pool:
         except SandboxError as error:
             own_fault = not is_infrastructure(error)
             return [not_made(effect.trial, type(error).__name__, str(error), own_fault=own_fault)]
-        except (BuildFailed, ImageMissing) as error:
+        except (BuildFailed, ImageMissing, HarnessError) as error:
             return [not_made(effect.trial, type(error).__name__, str(error), own_fault=True)]
         except ImageError as error:  # the store's fault, and no task's
             return [failed(effect.trial, error)]
@@ -287,11 +293,12 @@ class Pool:
                 image_wait_s=image_s,
                 create_s=anyio.current_time() - started_s - image_s - made.token_wait_s - made.slot_wait_s,
                 image=start.image,
+                screen=screen,
             )
         ]
 
     def _spec(self, trial: str, task: Task, start: Start) -> SandboxSpec:
-        limits = limits_of(self._config.sandbox, command_s=self._config.rollout.command_deadline_s)
+        limits = limits_of(self._config.sandbox, command_s=self._hands.limit_s)
         return SandboxSpec(
             key=trial,
             workdir=task.workdir,
@@ -305,7 +312,7 @@ class Pool:
         )
 
     async def _make_again(self, trial: str) -> None:
-        """A fresh sandbox for the trial. Raises ``TaskError``, ``SandboxError``, ``ImageError``, ``TimeoutError``."""
+        """A fresh sandbox for the trial. Raises ``_TROUBLE``."""
         name = self._state.in_play.get(trial) or self._state.ending.get(trial)
         if name is None:
             raise SandboxGone(f"sandbox {trial} is gone, and its trial is over")
@@ -313,6 +320,12 @@ class Pool:
         task = self._tasks.read(name)
         start = await self._environments.of(task, self._state.images.get(trial, ""))
         await self._made(self._spec(trial, task, start))
+        await self._started(trial)
+
+    async def _started(self, trial: str) -> str:
+        """What the terminal of the trial's new sandbox shows. Raises ``HarnessError``, ``SandboxError``."""
+        request = self._hands.start(start_key(trial))
+        return "" if request is None else self._hands.screen(await self._pool.run(trial, request))
 
     async def _made(self, spec: SandboxSpec) -> PoolCreated:
         def note(retry: Retry) -> None:
@@ -334,24 +347,25 @@ class Pool:
 
     async def _shown(self, trial: str, turn: int, command: str) -> str | None:
         try:
-            return self._observation(await self._pool.run(trial, self._request_of(trial, turn, command)))
+            return self._hands.observation(command, await self._performed(trial, turn, command))
         except SandboxDied as error:
             if error.cause == "memory":
                 return None
             raise SandboxGone(f"sandbox {trial}, made again, died when turn {turn} was run again: {error}") from error
 
-    def _request_of(self, trial: str, turn: int, command: str) -> RunRequest:
-        limit_s = self._config.rollout.command_deadline_s
-        return RunRequest(key=run_key(trial, turn), command=command, limit_s=limit_s)
+    async def _performed(self, trial: str, turn: int, command: str) -> RunResult | None:
+        request = self._request_of(trial, turn, command)
+        return None if request is None else await self._pool.run(trial, request)
 
-    def _observation(self, result: RunResult) -> str:
-        return observation_text(result.text, result.exit_code, self._config.rollout.observation_chars)
+    def _request_of(self, trial: str, turn: int, command: str) -> RunRequest | None:
+        return self._hands.request(run_key(trial, turn), command)
 
     async def _run(self, effect: Run) -> Sequence[AnyEvent]:
         started_s = anyio.current_time()
-        request = self._request_of(effect.trial, effect.turn, effect.command)
         try:
-            remade, result = await self._restoring.inside(effect.trial, lambda: self._pool.run(effect.trial, request))
+            remade, result = await self._restoring.inside(
+                effect.trial, lambda: self._performed(effect.trial, effect.turn, effect.command)
+            )
         except Diverged as found:
             return diverged(effect.trial, found)
         except SealedMeanwhile:  # the agent's time was up before the command began: graded as it stands
@@ -370,22 +384,11 @@ class Pool:
                     limit_hit="memory",
                 )
             ]
-        except (SandboxError, ImageError, TaskError, TimeoutError) as error:
+        except _TROUBLE as error:
             return [failed(effect.trial, error)]
         return [
             *restored(effect.trial, remade),
-            TurnExecuted(
-                trial=effect.trial,
-                turn=effect.turn,
-                observation=self._observation(result),
-                exit_code=result.exit_code,
-                seconds=result.seconds,
-                output=result.output,
-                truncated_bytes=result.truncated_bytes,
-                timed_out=result.timed_out,
-                shell_restarted=result.shell_restarted,
-                limit_hit=result.limit_hit,
-            ),
+            executed(effect.trial, effect.turn, self._hands.observation(effect.command, result), result),
         ]
 
     async def _seal(self, effect: Seal) -> Sequence[AnyEvent]:
@@ -396,7 +399,7 @@ class Pool:
             )
         except Diverged as found:
             return diverged(effect.trial, found)
-        except (SandboxError, ImageError, TaskError, TimeoutError) as error:
+        except _TROUBLE as error:
             return [failed(effect.trial, error)]
         return [
             *restored(effect.trial, remade),

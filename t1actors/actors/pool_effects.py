@@ -47,6 +47,11 @@ def run_key(trial: str, turn: int) -> str:
     return f"{trial}/{turn}/run"
 
 
+def start_key(trial: str) -> str:
+    """Of what makes its sandbox ready for the first turn."""
+    return f"{trial}/start"
+
+
 def trial_of(key: str) -> str:
     """The trial that an effect is for."""
     return key.partition("/")[0]

@@ -1,11 +1,38 @@
-"""What the pool says of trials whose sandboxes were lost, made again, or cannot be had."""
+"""What the pool says of turns, and of trials whose sandboxes were lost, made again, or cannot be had."""
 
 from __future__ import annotations
 
 from t1actors.actors.quarantine import Tries
 from t1actors.actors.restoring import Diverged, Restored
-from t1actors.events import AnyEvent, ObservationDiverged, SandboxRestored, SandboxRetried, TaskQuarantined, TrialFailed
+from t1actors.events import (
+    AnyEvent,
+    ObservationDiverged,
+    SandboxRestored,
+    SandboxRetried,
+    TaskQuarantined,
+    TrialFailed,
+    TurnExecuted,
+)
+from t1actors.sandbox.interface import RunResult
 from t1actors.sandbox.retries import Retry
+
+
+def executed(trial: str, turn: int, observation: str, result: RunResult | None) -> TurnExecuted:
+    """A turn, and what came of it; ``result`` is None where it could not be read and nothing was done."""
+    if result is None:
+        return TurnExecuted(trial=trial, turn=turn, observation=observation, exit_code=0, seconds=0.0, malformed=True)
+    return TurnExecuted(
+        trial=trial,
+        turn=turn,
+        observation=observation,
+        exit_code=result.exit_code,
+        seconds=result.seconds,
+        output=result.output,
+        truncated_bytes=result.truncated_bytes,
+        timed_out=result.timed_out,
+        shell_restarted=result.shell_restarted,
+        limit_hit=result.limit_hit,
+    )
 
 
 def failed(trial: str, error: Exception) -> TrialFailed:

@@ -28,6 +28,7 @@ from t1actors.events import (
     AnyEvent,
     BarrierOpened,
     EffectFinished,
+    EpisodeEnd,
     EpisodeEnded,
     GenerationQuiesced,
     Payload,
@@ -44,7 +45,8 @@ from t1actors.events import (
     WeightsLoaded,
     WeightsOffered,
 )
-from t1actors.harness.native import NativeHarness, end_before_execution, end_before_sampling
+from t1actors.harness.budget import Call, Standing, next_call
+from t1actors.harness.choice import make_harness
 from t1actors.models.folder import model_folder
 from t1actors.models.tokenizer import Tokenizer
 from t1actors.nursery import task_group
@@ -71,14 +73,32 @@ class Load(Effect, frozen=True, kw_only=True):
 
 @dataclass
 class LiveTrial:
-    """A trial on its way. ``text`` is what the next call's context is made of: the instruction, then each observation."""
+    """A trial on its way. Of ``instruction`` and the terminal's first ``screen``, ``observation`` and ``summary`` the next
+    call's context is made (``harness.budget``). ``command``: what the last turn came to. ``ids`` and ``rows`` are those of
+    the chunk that grows now."""
 
     spec: TrialSpec
     temperature: float
-    text: str = ""
+    instruction: str = ""
+    screen: str = ""
+    observation: str | None = None
+    summary: str | None = None
+    command: str = ""
     turns: int = 0
     ids: list[int] = field(default_factory=list[int])
     rows: int = 0
+
+    def standing(self, turn: int) -> Standing:
+        """Where it stands before the call ``turn``."""
+        return Standing(
+            turn,
+            self.spec.turn_limit,
+            self.ids,
+            self.instruction,
+            self.screen,
+            self.observation,
+            self.summary,
+        )
 
 
 @dataclass
@@ -122,7 +142,7 @@ class Sampler:
         self._name = context.name
         names = replica_names(config.rollout.sampler_replicas)
         assert context.name in names, f"a sampler replica is named {', '.join(names)}: {context.name}"
-        self._harness = NativeHarness(Tokenizer.from_folder(model_folder(config.model.policy)))
+        self._harness = make_harness(config.rollout, Tokenizer.from_folder(model_folder(config.model.policy)))
         self._engine = (make_engine or built_in_engine)(context)
         self._state = SamplerState()
         self._cached: set[str] = set()
@@ -143,20 +163,30 @@ class Sampler:
                 self._adopt(state, event.replacement, event.temperature, event.reclaimed)
                 state.trials.pop(event.failed, None)
             case SandboxReady() if event.trial in state.trials:
-                state.trials[event.trial].text = event.instruction
+                trial = state.trials[event.trial]
+                trial.instruction, trial.screen = event.instruction, event.screen
                 state.sampling[event.trial] = 0
             case TurnExecuted() if event.trial in state.trials:
                 trial = state.trials[event.trial]
-                trial.text = event.observation
-                if trial.turns < trial.spec.turn_limit and not event.sandbox_died:
+                trial.observation = event.observation
+                if self._end_after(trial, event) is None:
                     state.sampling[event.trial] = trial.turns
             case TurnSampled() if event.trial in state.trials:
                 trial = state.trials[event.trial]
+                if event.compaction == "start":
+                    trial.ids, trial.rows = [], 0
                 trial.ids += [*event.context_ids, *event.sampled_ids]
                 trial.rows += event.routing.shape[0]
                 trial.turns = event.turn + 1
+                if event.compaction == "summary":
+                    trial.summary = event.command
+                else:
+                    trial.summary, trial.command = None, event.command
             case EffectFinished() if event.key.endswith("/sample"):
-                state.sampling.pop(event.key.partition("/")[0], None)
+                name = event.key.partition("/")[0]
+                state.sampling.pop(name, None)
+                if name in state.trials and state.trials[name].summary is not None and event.status == "done":
+                    state.sampling[name] = state.trials[name].turns
             case EpisodeEnded() | TrialCancelled() | TrialFailed():
                 state.trials.pop(event.trial, None)
             case BarrierOpened():
@@ -176,8 +206,7 @@ class Sampler:
                 return Decision(effects=[self._sample(event.trial, 0), deadline])
             case TurnExecuted() if event.trial in state.trials:
                 trial = state.trials[event.trial]
-                if event.trial not in state.sampling:
-                    reason = "sandbox_limit" if event.sandbox_died else "turn_limit"
+                if (reason := self._end_after(trial, event)) is not None:
                     ended = EpisodeEnded(trial=event.trial, reason=reason, turns=trial.turns)
                     return Decision(events=[ended], cancels=[_deadline_key(event.trial)])
                 return Decision(effects=[self._sample(event.trial, trial.turns)])
@@ -222,6 +251,13 @@ class Sampler:
         if owner(spec.index, self._config.rollout.sampler_replicas, reclaimed) == self._name:
             state.trials[spec.trial] = LiveTrial(spec, temperature)
 
+    def _end_after(self, trial: LiveTrial, executed: TurnExecuted) -> EpisodeEnd | None:
+        """Why the episode ends with the turn that was executed, if it does."""
+        if executed.sandbox_died:
+            return "sandbox_limit"
+        end = self._harness.end_after(trial.command)
+        return "turn_limit" if end is None and trial.turns >= trial.spec.turn_limit else end
+
     def _sample(self, trial: str, turn: int) -> Sample:
         deadline_s = self._config.rollout.agent_deadline_s
         return Sample(key=f"{trial}/{turn}/sample", trial=trial, turn=turn, deadline_s=deadline_s)
@@ -238,6 +274,8 @@ class Sampler:
 
     def _after_sample(self, state: SamplerState, event: EffectFinished) -> Decision:
         trial = event.key.partition("/")[0]
+        if trial in state.sampling:  # with the summary that it gave
+            return Decision(effects=[self._sample(trial, state.sampling[trial])])
         decision = self._out_of_time(state, trial) if event.status == "deadline" else NOTHING
         cancels = [*decision.cancels]
         if trial not in state.trials or event.status == "deadline":
@@ -259,55 +297,55 @@ class Sampler:
         if trial is None or self._missed:  # ended between the intent and a restart
             return []
         rollout = self._config.rollout
-        context = self._harness.opening(trial.text) if effect.turn == 0 else self._harness.observation(trial.text)
-        length = len(trial.ids) + len(context)
-        end = end_before_sampling(
-            turns=effect.turn, turn_limit=trial.spec.turn_limit, ids=length, max_ids=rollout.max_ids
-        )
-        if end is not None:
+        call = next_call(self._harness, rollout, trial.standing(effect.turn))
+        if not isinstance(call, Call):
             if effect.turn == 0:
-                detail = f"the instruction alone takes {length} ids, rollout.max_ids is {rollout.max_ids}"
+                detail = f"the instruction alone leaves no room within rollout.max_ids = {rollout.max_ids}"
                 return [TrialFailed(trial=effect.trial, cause="task", detail=detail)]
-            return [EpisodeEnded(trial=effect.trial, reason=end, turns=effect.turn)]
+            return [EpisodeEnded(trial=effect.trial, reason=call, turns=effect.turn)]
+        before, rows = ([], 0) if call.compaction == "start" else (trial.ids, trial.rows)
         self._cached.add(effect.trial)
         result = await self._engine.generate(
             GenerateRequest(
                 request_id=effect.key,
                 sequence=effect.trial,
-                ids=(*trial.ids, *context),
-                max_new_tokens=min(rollout.max_new_tokens, rollout.max_ids - length),
+                ids=(*before, *call.context_ids),
+                max_new_tokens=call.max_new_tokens,
                 temperature=trial.temperature,
                 seed=turn_seed(trial.spec.seed, effect.turn),
                 stop_ids=self._harness.stop_ids,
-                known_rows=trial.rows,
+                known_rows=rows,
             )
         )
         if effect.trial not in self._state.trials:  # ended during the generation, whose cancelling is not durable yet
             return []
-        command = self._harness.command_of(result.sampled_ids)
-        end = end_before_execution(command, result.finish)
+        if call.compaction == "summary":
+            reading = self._harness.summary(result.sampled_ids, result.finish)
+        else:
+            reading = self._harness.reading(result.sampled_ids, result.finish, previous=trial.command)
         sampled = TurnSampled(
             trial=effect.trial,
             turn=effect.turn,
-            context_ids=tuple(context),
+            context_ids=call.context_ids,
             sampled_ids=result.sampled_ids,
             logprobs=tuple(float(q) for q in result.logprobs),
             routing=pack_array(self._blobs, result.routing_RLK, volatile=True),
             versions=result.versions,
             temperature=trial.temperature,
             finish=result.finish,
-            command=command.text,
-            execute=end is None,
-            canonical=command.canonical,
+            command=reading.command,
+            execute=reading.end is None and call.compaction != "summary",
+            compaction=call.compaction,
+            canonical=reading.canonical,
             entropy_mean=result.entropy_mean,
             replica=self._name,
             queue_s=result.queue_s,
             prefill_s=result.prefill_s,
             decode_s=result.decode_s,
         )
-        if end is None:
+        if reading.end is None:
             return [sampled]
-        return [sampled, EpisodeEnded(trial=effect.trial, reason=end, turns=effect.turn + 1)]
+        return [sampled, EpisodeEnded(trial=effect.trial, reason=reading.end, turns=effect.turn + 1)]
 
     async def _load(self, effect: Load, performing: Performing) -> Sequence[AnyEvent]:
         offered = self._state.offered

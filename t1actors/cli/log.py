@@ -23,7 +23,7 @@ from t1actors.log.check import check_blobs, check_journals, run_digest, unacknow
 from t1actors.log.filelog import FileLog
 from t1actors.log.merged import entries, merged
 from t1actors.log.snapshots import damaged_snapshots
-from t1actors.observe.follow import follow, open_run
+from t1actors.observe.follow import follow, open_log, open_run
 from t1actors.observe.invariants import Finding, Invariants
 from t1actors.observe.quantities import size
 from t1actors.observe.references import References
@@ -59,7 +59,7 @@ def cat(
 
     Example: `t1 log cat runs/latest --trial s3.t17`
     """
-    log = open_run(run)
+    log = open_log(run)
     choice = _choice(run, log, trial, step, actor, kind, as_json=as_json)
     for entry in merged(log):
         line = choice.shown(entry)
@@ -93,7 +93,7 @@ def tail(
     Example: `t1 log tail -f runs/latest --kind StepOpened --kind ActorUpdated`
     """
     at_least(0, "--lines", lines)
-    log = open_run(run)
+    log = open_log(run)
     choice = _choice(run, log, trial, step, actor, kind, as_json=as_json)
     last: deque[str] = deque(maxlen=lines)
 

@@ -24,6 +24,7 @@ app.command("t1actors.cli.grade:grade", name="grade")
 app.command("t1actors.cli.report:report", name="report")
 app.command("t1actors.cli.report:runs", name="runs")
 app.command("t1actors.cli.doctor:doctor", name="doctor")
+app.command("t1actors.cli.serve:serve", name="serve")
 
 log = App(name="log", help="Read and check the log of a run.\n\nExample: `t1 log check runs/latest`")
 log.command("t1actors.cli.log:cat", name="cat")
@@ -63,7 +64,11 @@ warmstart.command("t1actors.cli.warmstart:demos", name="demos")
 warmstart.command("t1actors.cli.warmstart:make", name="make")
 app.command(warmstart)
 
-LISTS = ("-h", "--help", "log", "config", "task", "sandbox", "image", "warmstart")
+tito = App(name="tito", help="Token in, token out.\n\nExample: `t1 tito stitch calls.jsonl --tokenizer my-model`")
+tito.command("t1actors.cli.tito:stitch", name="stitch")
+app.command(tito)
+
+LISTS = ("-h", "--help", "log", "config", "task", "sandbox", "image", "warmstart", "tito")
 """With nothing else in it, a command line asks for a list of commands."""
 
 

@@ -19,7 +19,8 @@ from t1actors.actors.live_tests import why_not
 from t1actors.actors.schedule import Schedule
 from t1actors.cli.errors import CommandFailed
 from t1actors.config import Config, SandboxConfig
-from t1actors.harness.native import NativeHarness
+from t1actors.harness.choice import make_harness, programs_of
+from t1actors.harness.interface import Harness
 from t1actors.models.fit import ModelFacts, check_model
 from t1actors.models.folder import BUILTIN_PREFIX
 from t1actors.observe.quantities import size
@@ -67,11 +68,13 @@ def preflight(config: Config, memory_bytes: int | None) -> Preflight:
     Raises ``CommandFailed``, ``ModelFolderError``, ``TaskError``.
     """
     facts, tokenizer = check_model(config)
+    harness = make_harness(config.rollout, tokenizer)
+    _check_harness(config, harness)
     lines = _model_lines(config, facts, memory_bytes)
     if config.tasks.source == BUILTIN:
         _pools(config, None)
         return Preflight(None, tuple(lines))
-    choice, notes = choose_tasks(config, NativeHarness(tokenizer))
+    choice, notes = choose_tasks(config, harness)
     schedule = _pools(config, choice)
     count = len(choice.usable) + len(choice.left_out)
     sizes = ", ".join(f"{len(schedule.pool(kind))} {kind}" for kind in KINDS if schedule.pool(kind))
@@ -94,10 +97,28 @@ def check_unchanged(config: Config, choice: TaskChoice) -> None:
             raise CommandFailed(changed(task.name, f"its files have the digest {digest[:16]}, not {task.digest[:16]}"))
 
 
+def _check_harness(config: Config, harness: Harness) -> None:
+    """What it tells every model leaves room for an answer; and where sandboxes have the host's /usr, what it needs is there
+    (of images, the first sandbox says). Raises ``CommandFailed``."""
+    told, rollout = len(harness.opening("", "")), config.rollout
+    if told + rollout.max_new_tokens > rollout.max_ids:
+        raise CommandFailed(
+            f"rollout.max_ids = {rollout.max_ids:,}: what the harness {rollout.harness} tells the model takes {told:,} ids "
+            f"without any task, and an answer may take {rollout.max_new_tokens:,} (rollout.max_new_tokens): raise it"
+        )
+    on_host = config.sandbox.backend == "namespaces" and (config.sandbox.host_base or config.tasks.source == BUILTIN)
+    lacking = [name for name in programs_of(config.rollout) if on_host and find_program(name) is None]
+    if lacking:
+        raise CommandFailed(
+            f"rollout.harness = {config.rollout.harness!r} needs {', '.join(lacking)} in every sandbox, and the host's /usr, "
+            f"which is theirs, has none: install it there (apt-get install {' '.join(lacking)})"
+        )
+
+
 # --- tasks ------------------------------------------------------------------------------------------------------------
 
 
-def choose_tasks(config: Config, harness: NativeHarness) -> tuple[TaskChoice, list[str]]:
+def choose_tasks(config: Config, harness: Harness) -> tuple[TaskChoice, list[str]]:
     """The directory's tasks, each usable or left out with its reason, and what is worth knowing of the usable ones.
 
     Raises ``TaskError`` when there is no such directory, ``CommandFailed`` when none is usable.
@@ -163,12 +184,12 @@ def _check_notes(directory: Path, usable: list[Task], records: dict[str, CheckRe
     return notes
 
 
-def unmet(task: Task, config: Config, harness: NativeHarness) -> list[str]:
+def unmet(task: Task, config: Config, harness: Harness) -> list[str]:
     """What ``task`` needs and a trial of this run does not give it."""
     found = unmet_by_sandbox(task, config.sandbox)
     if reason := why_not(task, config):
         found.append(reason)
-    ids = len(harness.opening(task.instruction))
+    ids = len(harness.opening(task.instruction, ""))
     if ids >= config.rollout.max_ids:
         found.append(f"its instruction takes {ids} ids, rollout.max_ids is {config.rollout.max_ids}")
     return found

@@ -2,9 +2,8 @@
 
     <|user|> instruction <|end|> <|assistant|> command <|end|> <|tool|> observation <|end|> <|assistant|> ...
 
-With a ChatML tokenizer (Qwen models) the same turns are written as those models know them: a system turn that says what is
-wanted, instruction and observations as user turns, and the newline that ChatML has behind <|im_end|> as context. The
-tokenizer's special tokens decide which of the two it is.
+With another family's tokenizer the same turns are written as its models know them (``tito.render``): a system turn that says
+what is wanted, instruction and observations as user turns. The tokenizer's special tokens decide which family it is.
 
 Guarantees: ids are the source of truth. A call's context is only what the call adds, so history is never rendered again and
 every boundary is STRICT; what the model sampled stays as sampled, canonical or not. Text from outside (instructions,
@@ -17,17 +16,19 @@ Pure: no clock, no files, no torch. When a trial ends is decided here, who acts 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from t1actors.events import EpisodeEnd
-from t1actors.models.tokenizer import ChatmlIds, SpecialIds, Tokenizer
+from t1actors.models.tokenizer import Tokenizer
+from t1actors.tito.render.choice import renderer_for
+from t1actors.tito.render.messages import Message, Role
 
 SUBMIT = "submit"
 SYSTEM = (
     "You work in a Linux shell. Answer each message with one shell command and nothing else; you will be shown its output "
     f"and its exit status (rc). When the task is done, answer {SUBMIT}."
 )
-"""What a model of ChatML is told first; our own models were taught it."""
+"""What a model of another family is told first; our own models were taught it."""
 
 
 class Command(NamedTuple):
@@ -63,85 +64,41 @@ def end_before_sampling(*, turns: int, turn_limit: int, ids: int, max_ids: int) 
     return "token_limit" if ids >= max_ids else None
 
 
-class _Format(Protocol):
-    """How one set of marks frames a turn: ``end`` closes it, ``end_think`` closes what was thought before the answer."""
-
-    @property
-    def end(self) -> int: ...
-    @property
-    def end_think(self) -> int | None: ...
-    def opening(self, instruction: str) -> tuple[int, ...]: ...
-    def observation(self, text: str) -> tuple[int, ...]: ...
-
-
-class _Own:
-    def __init__(self, tokenizer: Tokenizer, marks: SpecialIds) -> None:
-        self._encode = tokenizer.encode
-        self._marks = marks
-        self.end = marks.end
-        self.end_think = None
-
-    def opening(self, instruction: str) -> tuple[int, ...]:
-        m = self._marks
-        return (m.user, *self._encode(instruction), m.end, m.assistant)
-
-    def observation(self, text: str) -> tuple[int, ...]:
-        m = self._marks
-        return (m.tool, *self._encode(text), m.end, m.assistant)
-
-
-class _Chatml:
-    """Role and text are encoded as one piece, as in a full render, so that ids are the same as that one's."""
-
-    def __init__(self, tokenizer: Tokenizer, marks: ChatmlIds) -> None:
-        self._encode = tokenizer.encode
-        self._start = marks.start
-        self._newline = tuple(tokenizer.encode("\n"))
-        self._answer = (marks.start, *tokenizer.encode("assistant\n"))
-        self.end = marks.end
-        self.end_think = marks.end_think
-
-    def opening(self, instruction: str) -> tuple[int, ...]:
-        return (*self._turn("system", SYSTEM), *self._turn("user", instruction), *self._answer)
-
-    def observation(self, text: str) -> tuple[int, ...]:
-        return (*self._newline, *self._turn("user", text), *self._answer)
-
-    def _turn(self, role: str, text: str) -> tuple[int, ...]:
-        return (self._start, *self._encode(f"{role}\n{text}"), self.end, *self._newline)
-
-
 class NativeHarness:
     """Turns text into the ids a call adds, and sampled ids into a command."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        marks = tokenizer.marks
         self._tokenizer = tokenizer
-        self._format: _Format = _Own(tokenizer, marks) if isinstance(marks, SpecialIds) else _Chatml(tokenizer, marks)
+        self._renderer = renderer_for(tokenizer)
+        own = self._renderer.family == "t1"
+        self._system = () if own else (Message(role="system", content=SYSTEM),)
+        self._shell: Role = "tool" if own else "user"
+        self._end = self._renderer.stop_ids[0]
+        self._end_think = None if own else tokenizer.token_to_id("</think>")
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """Sampling one of these ends a turn; it is part of what was sampled."""
-        return (self._format.end,)
+        return (self._end,)
 
     def opening(self, instruction: str) -> tuple[int, ...]:
         """The first call's context. White space around the instruction is not shown."""
-        return self._format.opening(instruction.strip())
+        return self._renderer.opening((*self._system, Message(role="user", content=instruction.strip())))
 
     def observation(self, text: str) -> tuple[int, ...]:
         """The context of a call that follows a command."""
-        return self._format.observation(text)
+        return self._renderer.extension([Message(role=self._shell, content=text)], last_sampled=self._end)
 
     def command_of(self, sampled_ids: Sequence[int]) -> Command:
         """The command in a turn's sampled ids, with or without the closing mark: what comes after the model's thinking, where
         its format has such a thing. Special ids sampled inside a command show as their names: the shell will complain, and
         the text is not canonical."""
         body = list(sampled_ids)
-        if body and body[-1] == self._format.end:
+        if body and body[-1] == self._end:
             body.pop()
         text = self._tokenizer.decode(body)
         canonical = self._tokenizer.encode(text) == body
-        if (end_think := self._format.end_think) in body:
+        if (end_think := self._end_think) in body:
             answer = body[len(body) - body[::-1].index(end_think) :]
             text = self._tokenizer.decode(answer).lstrip("\n")
         return Command(text=text, submitted=text.strip() == SUBMIT, canonical=canonical)

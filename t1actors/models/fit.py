@@ -17,7 +17,9 @@ from safetensors import SafetensorError, safe_open
 
 from t1actors.config import Config
 from t1actors.models.folder import PolicyUnsupported, check_config, check_folder, model_folder
-from t1actors.models.tokenizer import ChatmlIds, Tokenizer, TokenizerError
+from t1actors.models.tokenizer import Tokenizer, TokenizerError
+from t1actors.tito.render.choice import family_of
+from t1actors.tito.render.interface import RenderError
 
 CRITIC_FILE = "value.safetensors"
 EMBEDDING = "model.embed_tokens.weight"
@@ -60,7 +62,7 @@ def check_model(config: Config) -> tuple[ModelFacts, Tokenizer]:
         parameters=parameters,
         vocabulary=policy["vocab_size"],
         positions=policy["max_position_embeddings"],
-        chat_format="ChatML" if isinstance(tokenizer.marks, ChatmlIds) else "t1actors' own",
+        chat_format=_chat_format(folder, tokenizer),
         needed_bytes=needed_bytes(config, parameters, critic_parameters),
     )
     return facts, tokenizer
@@ -82,6 +84,13 @@ def _tokenizer(folder: Path) -> Tokenizer:
         raise PolicyUnsupported(f"{folder}: {error}") from error
     except Exception as error:  # that is all the tokenizers library raises
         raise PolicyUnsupported(f"{folder / 'tokenizer.json'}: not a tokenizer that can be read: {error}") from error
+
+
+def _chat_format(folder: Path, tokenizer: Tokenizer) -> str:
+    try:
+        return family_of(tokenizer)
+    except RenderError as error:
+        raise PolicyUnsupported(f"{folder}: {error}") from error
 
 
 def _described(folder: Path) -> dict[str, int]:

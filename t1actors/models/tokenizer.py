@@ -1,7 +1,7 @@
 """The tokenizer: text to ids and back, through the ``tokenizers`` library only (no torch, no transformers).
 
-Two sets of special tokens are known: our own five (``SpecialIds``), and those of ChatML (``ChatmlIds``), which Qwen models
-have. Which one a tokenizer has decides how the harness renders an episode; where it has both, our own do.
+Any family's tokenizer will do; which chat format it is of is ``tito.render.choice``'s business. ``special`` are the ids of
+our own five special tokens.
 
 Guarantees: text never becomes a special id (``encode`` treats ``<|end|>`` in a command's output as plain characters,
 so no output can forge the end of a turn); ``decode`` of ids keeps every byte it can.
@@ -22,8 +22,6 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 PAD, USER, ASSISTANT, TOOL, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>"
 SPECIAL_TOKENS = (PAD, USER, ASSISTANT, TOOL, END)
-IM_START, IM_END, END_OF_TEXT, END_THINK = "<|im_start|>", "<|im_end|>", "<|endoftext|>", "</think>"
-CHATML_TOKENS = (IM_START, IM_END, END_OF_TEXT)
 FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -51,24 +49,13 @@ class SpecialIds:
     end: int
 
 
-@dataclass(frozen=True)
-class ChatmlIds:
-    """ChatML's marks. ``end_think`` closes what a model thought before it answered; None where there is no such token."""
-
-    start: int
-    end: int
-    end_of_text: int
-    end_think: int | None
-
-
 class Tokenizer:
-    """A wrapper over ``tokenizer.json``. ``marks`` are the ids that only the harness writes."""
+    """A wrapper over ``tokenizer.json``."""
 
     def __init__(self, raw: RawTokenizer) -> None:
         self._raw = raw
         # Special tokens are for decoding; in text to encode they are plain characters.
         raw.encode_special_tokens = True
-        self.marks: SpecialIds | ChatmlIds = _marks(raw)
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
@@ -80,9 +67,13 @@ class Tokenizer:
 
     @property
     def special(self) -> SpecialIds:
-        """Our own marks; only for tokenizers of our own."""
-        assert isinstance(self.marks, SpecialIds), "a tokenizer of another chat format"
-        return self.marks
+        """Our own marks. Raises ``TokenizerError`` for a tokenizer of another chat format."""
+        found = {token: self.token_to_id(token) for token in SPECIAL_TOKENS}
+        ids = [number for number in found.values() if number is not None]
+        if len(ids) < len(found):
+            lacks = ", ".join(token for token, number in found.items() if number is None)
+            raise TokenizerError(f"not a tokenizer of t1actors' own: it lacks {lacks}")
+        return SpecialIds(*ids)
 
     @property
     def vocabulary(self) -> int:
@@ -91,6 +82,10 @@ class Tokenizer:
     @property
     def largest_id(self) -> int:
         return max(self._raw.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a token as it is written; None where there is none."""
+        return self._raw.token_to_id(token)
 
     def encode(self, text: str) -> list[int]:
         """The ids of ``text``; never a special id."""
@@ -127,25 +122,6 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
     for name in FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
-
-
-def _marks(raw: RawTokenizer) -> SpecialIds | ChatmlIds:
-    def ids_of(tokens: Sequence[str]) -> tuple[list[int], list[str]]:
-        """Their ids, and those that are not there."""
-        found = {token: raw.token_to_id(token) for token in tokens}
-        return [i for i in found.values() if i is not None], [token for token, i in found.items() if i is None]
-
-    own, lacks = ids_of(SPECIAL_TOKENS)
-    chatml, chatml_lacks = ids_of(CHATML_TOKENS)
-    if not lacks:
-        return SpecialIds(*own)
-    if not chatml_lacks:
-        start, end, end_of_text = chatml
-        return ChatmlIds(start, end, end_of_text, raw.token_to_id(END_THINK))
-    raise TokenizerError(
-        "the tokenizer has the special tokens of no chat format that the harness can write: it lacks "
-        f"{', '.join(lacks)} of t1actors' own, and {', '.join(chatml_lacks)} of ChatML"
-    )
 
 
 def train_tokenizer(corpus: Iterable[str], vocabulary: int) -> Tokenizer:

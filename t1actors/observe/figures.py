@@ -45,6 +45,8 @@ class StepFigures(msgspec.Struct, frozen=True, kw_only=True):
     turns_quartiles: tuple[float, float] | None
     timed_out_turns: float
     """Share of the turns whose commands ran into ``rollout.command_deadline_s``."""
+    malformed_turns: int
+    """Turns that could not be read; of the shell harness there are none."""
     ids: float | None
     ids_quartiles: tuple[float, float] | None
     ends: dict[str, int]
@@ -54,6 +56,11 @@ class StepFigures(msgspec.Struct, frozen=True, kw_only=True):
     drift_in_loss: int
     non_canonical_turns: int
     boundaries: dict[str, int]
+    retokenized: int
+    """Sampled ids that later prompts had as other ids; ``altered``: sampled after another history than the record's;
+    ``placeholders``: routing rows copied from their neighbour."""
+    altered: int
+    placeholders: int
     explained_variance: float | None
     """Before the critic's update."""
     critic_loss: float | None
@@ -297,6 +304,7 @@ def _step(view: RunView, step: StepView, period_s: float | None) -> StepFigures:
         frac=step.fraction_mean,
         turns=step.turns_mean,
         turns_quartiles=_quartiles([t.turns for t in step.kept]),
+        malformed_turns=sum(t.malformed_turns for t in step.kept),
         timed_out_turns=sum(t.timed_out_turns for t in step.kept) / max(1, sum(t.turns for t in step.kept)),
         ids=step.ids_mean,
         ids_quartiles=_quartiles([t.ids for t in step.kept]),
@@ -306,6 +314,9 @@ def _step(view: RunView, step: StepView, period_s: float | None) -> StepFigures:
         drift_in_loss=step.drift_in_loss,
         non_canonical_turns=sum(t.non_canonical_turns for t in step.kept),
         boundaries=dict(sorted(sum((t.boundaries for t in step.kept), Counter[str]()).items())),
+        retokenized=sum(t.retokenized for t in step.kept),
+        altered=sum(t.altered for t in step.kept),
+        placeholders=sum(t.placeholders for t in step.kept),
         explained_variance=step.values.explained_variance if step.values else None,
         critic_loss=critic.loss if critic else None,
         actor_loss=actor.loss if actor else None,

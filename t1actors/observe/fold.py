@@ -321,6 +321,7 @@ def _fold_trial(view: RunView, event: AnyEvent) -> None:
         case TurnExecuted():
             seconds["run command"] += event.seconds
             trial.timed_out_turns += event.timed_out
+            trial.malformed_turns += event.malformed
         case EpisodeEnded():
             trial.end_reason = event.reason
             trial.phase = "ended"
@@ -347,6 +348,8 @@ def _fold_trial(view: RunView, event: AnyEvent) -> None:
             trial.ids, trial.sampled, trial.turns = event.ids, event.sampled, event.turns
             trial.drift_in_loss, trial.non_canonical_turns = event.drift_in_loss, event.non_canonical_turns
             trial.boundaries = Counter(b.case for b in event.boundaries)
+            trial.retokenized, trial.placeholders = event.retokenized, event.placeholders
+            trial.altered = event.altered
             step.size_bytes["trajectories"] += 0 if event.record.inline is not None else event.record.size_bytes
         case TrialFailed():
             if trial.phase != "failed":

@@ -20,6 +20,7 @@ from t1actors.observe.fold import fold
 from t1actors.observe.view import RunView
 
 SUPERVISOR = "supervisor"
+ENDPOINT = "endpoint"
 
 
 class NoRun(Exception):
@@ -31,6 +32,8 @@ def open_run(run_dir: Path) -> FileLog:
     if not (run_dir / "log").is_dir():
         raise NoRun(f"{run_dir}: no run here (it has no log/ folder); `t1 runs` lists the runs there are")
     log = FileLog(run_dir / "log")
+    if ENDPOINT in log.journals():
+        raise NoRun(f"{run_dir}: an endpoint's sessions, and no run; `t1 log cat {run_dir}` shows what was recorded")
     if SUPERVISOR not in log.journals():
         raise NoRun(
             f"{run_dir}: no run here: its log/ has no journal of the supervisor, with which every run begins; if it was "
@@ -39,15 +42,22 @@ def open_run(run_dir: Path) -> FileLog:
     return log
 
 
+def open_log(directory: Path) -> FileLog:
+    """As ``open_run``, or the log of an endpoint, which is one journal."""
+    log = FileLog(directory / "log")
+    return log if ENDPOINT in log.journals() else open_run(directory)
+
+
 class RunReader:
-    """Reads a run's journals in causal order, beginning with the supervisor's, which names the others."""
+    """Reads a run's journals in causal order, beginning with the supervisor's, which names the others; or an endpoint's."""
 
     def __init__(self, log: Log, watch: Watch | None = None) -> None:
         self._log = log
         self._watch = watch
-        self._positions = {SUPERVISOR: 0}
+        first = ENDPOINT if ENDPOINT in log.journals() else SUPERVISOR
+        self._positions = {first: 0}
         if watch is not None:
-            watch.add(SUPERVISOR)
+            watch.add(first)
         self._reader = CausalReader(log, positions=self._positions)
         self.sessions = 0
         self.stopped = False

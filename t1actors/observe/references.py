@@ -8,6 +8,8 @@ is a note. Other bytes than the name says are an error in anything.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
 
 from numpy import float32
 
@@ -117,23 +119,28 @@ class References:
             )
             self._error(entry, f"trajectory of trial {event.trial}: {message}")
             return
-        turns = self._turns.pop(event.trial, [])
+        drawn = [_drawn(turn.sampled_ids, turn.logprobs) for turn in self._turns.pop(event.trial, [])]
+        recorded = _sampled(record)
+        if len(record.chunks) > 1:  # turns lie path after path, not in the order of their calls
+            drawn, recorded = sorted(drawn), sorted(recorded)
         # Not strict: that there are as many of each is checked elsewhere.
-        drawn = [(i, float32(q)) for turn in turns for i, q in zip(turn.sampled_ids, turn.logprobs, strict=False)]
-        for place, (held, there) in enumerate(zip(_sampled(record), drawn, strict=False)):
+        for place, (held, there) in enumerate(zip(chain(*recorded), chain(*drawn), strict=False)):
             if held != there:
                 message = f"sampled token {place} is {held[0]} ({held[1]:g}), its turn has {there[0]} ({there[1]:g})"
                 self._error(entry, f"trajectory of trial {event.trial}: {message}")
                 return
 
 
-def _sampled(record: TrajectoryRecord) -> list[tuple[int, float32]]:
-    """(id, log-prob) of every sampled token, in order."""
-    found: list[tuple[int, float32]] = []
+def _drawn(ids: Iterable[int], logprobs: Iterable[float]) -> list[tuple[int, float32]]:
+    return [(i, float32(q)) for i, q in zip(ids, logprobs, strict=False)]
+
+
+def _sampled(record: TrajectoryRecord) -> list[list[tuple[int, float32]]]:
+    """(id, log-prob) of every sampled token, turn by turn."""
+    found: list[list[tuple[int, float32]]] = []
     for chunk in record.chunks:
         arrays = chunk.arrays()
-        mask = arrays.mask_N == 1
-        found += zip(arrays.ids_N[mask].tolist(), arrays.logprobs_N[mask], strict=True)
+        found += [_drawn(arrays.ids_N[a:b].tolist(), arrays.logprobs_N[a:b]) for a, b in chunk.turns]
     return found
 
 

@@ -49,7 +49,11 @@ class TrialView:
     end_reason: str = ""
     drift_in_loss: int = 0
     non_canonical_turns: int = 0
+    retokenized: int = 0
+    placeholders: int = 0
+    altered: int = 0
     timed_out_turns: int = 0
+    malformed_turns: int = 0
     boundaries: Counter[str] = field(default_factory=Counter[str])
     by_family: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Of evaluations: task family to (assertions passed, expected)."""

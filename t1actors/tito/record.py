@@ -2,8 +2,9 @@
 
 Guarantees, for a record that ``check`` accepted:
 - the streams of a chunk have one length N (ids, mask, log-probs) and N - 1 (routing rows; row j is the forward that
-  predicts token j + 1), and a chunk ends at its last sampled token;
-- m = 1 exactly on the turns' sampled spans, and every such token names the weights version it came from; q = 0 where m = 0;
+  predicts token j + 1), and a chunk ends at its last trained token;
+- m = 1 exactly on the spans of the turns that the chunk trains, and every such token names the weights version it came from;
+  q = 0 where m = 0, also where another chunk trains what the model sampled there;
 - every routing row holds K distinct experts below E, of the *configured* geometry: shapes are stated, never inferred from
   a length;
 - no wall time, path or process enters it.
@@ -17,11 +18,15 @@ Shapes: N ids of a chunk, R = N - 1 routing rows, L mixture-of-experts layers, K
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+
+_BLOCK = 1 << 15
+"""Choices (one layer of one row) that are checked at a time."""
 
 Ids = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.uint8]
@@ -91,7 +96,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     routing_shape: tuple[int, int, int]
     versions: tuple[TokenSpan, ...]
     turns: tuple[tuple[int, int], ...]
-    """Sampled positions [start, end) of each turn."""
+    """Sampled positions [start, end) of each turn that this chunk trains."""
 
     def arrays(self) -> ChunkArrays:
         """Read-only views of the four streams. Raises ``RecordError`` when a length disagrees with the stated shape."""
@@ -146,25 +151,28 @@ def chunk_of(
     ids_N: Ids,
     mask_N: Mask,
     logprobs_N: Logprobs,
-    routing_RLK: npt.NDArray[np.integer],
+    routing_RLK: npt.NDArray[np.integer] | Sequence[npt.NDArray[np.integer]],
     versions: tuple[TokenSpan, ...],
     turns: tuple[tuple[int, int], ...],
     geometry: Geometry,
 ) -> Chunk:
-    """A chunk from its arrays, the routing in the geometry's narrowest type. Raises ``RecordError`` before an expert id
-    could be cut to fit."""
-    if routing_RLK.size and (int(routing_RLK.min()) < 0 or int(routing_RLK.max()) >= geometry.experts):
-        raise RecordError(
-            f"an expert id lies outside [0, {geometry.experts}): {int(routing_RLK.min())}..{int(routing_RLK.max())}"
-        )
-    rows, layers, top_k = routing_RLK.shape
+    """A chunk from its arrays, the routing (one array, or several to be laid end to end) in the geometry's narrowest type.
+    Raises ``RecordError`` before an expert id could be cut to fit."""
+    parts = [routing_RLK] if isinstance(routing_RLK, np.ndarray) else routing_RLK
+    stored = np.dtype(geometry.dtype).newbyteorder("<")
+    for part in parts:
+        if part.size and ((part.dtype.kind == "i" and int(part.min()) < 0) or int(part.max()) >= geometry.experts):
+            raise RecordError(
+                f"an expert id lies outside [0, {geometry.experts}): {int(part.min())}..{int(part.max())}"
+            )
     return Chunk(
         ids=ids_N.astype("<i4").tobytes(),
         mask=mask_N.astype(np.uint8).tobytes(),
         logprobs=logprobs_N.astype("<f4").tobytes(),
-        routing=routing_RLK.astype(np.dtype(geometry.dtype).newbyteorder("<")).tobytes(),
+        # A part that has the type already is copied once, here.
+        routing=b"".join(np.ascontiguousarray(part, dtype=stored).data.cast("B") for part in parts if part.size),
         routing_dtype=geometry.dtype,
-        routing_shape=(rows, layers, top_k),
+        routing_shape=(sum(len(part) for part in parts), *parts[0].shape[1:]),
         versions=versions,
         turns=turns,
     )
@@ -211,11 +219,11 @@ def _check_mask(chunk: Chunk, arrays: ChunkArrays, length: int) -> None:
         mask_N[start:end] = 1
         position = end
     if position != length:
-        raise RecordError(f"ends at token {length}, but its last sampled token is {position - 1}")
+        raise RecordError(f"ends at token {length}, but its last trained token is {position - 1}")
     if not np.array_equal(mask_N, arrays.mask_N):
         raise RecordError(f"mask differs from the turns at token {int(np.argmax(mask_N != arrays.mask_N))}")
-    covered = [j for span in chunk.versions for j in range(span.start, span.end)]
-    if covered != np.flatnonzero(mask_N).tolist():
+    covered = [np.arange(span.start, span.end) for span in chunk.versions]
+    if not covered or not np.array_equal(np.concatenate(covered), np.flatnonzero(mask_N)):
         raise RecordError("version spans do not cover the sampled tokens exactly, in order")
     if not np.isfinite(arrays.logprobs_N).all():
         raise RecordError(f"log-prob of token {int(np.argmin(np.isfinite(arrays.logprobs_N)))} is not finite")
@@ -228,9 +236,13 @@ def _check_routing(routing_RLK: Routing, geometry: Geometry) -> None:
     if int(routing_RLK.max()) >= geometry.experts:
         row = int(np.argmax((routing_RLK >= geometry.experts).any(axis=(1, 2))))
         raise RecordError(f"routing row {row} names expert {int(routing_RLK[row].max())} of {geometry.experts}")
-    if geometry.top_k > 1:
-        ordered = np.sort(routing_RLK, axis=-1)
-        twice_R = (ordered[..., 1:] == ordered[..., :-1]).any(axis=(1, 2))
-        if twice_R.any():
-            row = int(np.argmax(twice_R))
-            raise RecordError(f"routing row {row} names an expert twice: {routing_RLK[row].tolist()}")
+    rows, layers, top_k = routing_RLK.shape
+    choices_MK = routing_RLK.reshape(rows * layers, top_k)
+    for first in range(0, len(choices_MK), _BLOCK):
+        # A block is turned so that each comparison runs over whole columns, in the processor's cache.
+        columns_KM = np.ascontiguousarray(choices_MK[first : first + _BLOCK].T)
+        for k in range(top_k - 1):
+            twice_KM = columns_KM[k + 1 :] == columns_KM[k]
+            if twice_KM.any():
+                row = (first + int(np.flatnonzero(twice_KM.any(axis=0))[0])) // layers
+                raise RecordError(f"routing row {row} names an expert twice: {routing_RLK[row].tolist()}")

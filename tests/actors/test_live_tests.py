@@ -11,7 +11,7 @@ from t1actors.actors.pool import Create, Pool, Reclaim, Run, Seal
 from t1actors.actors.verifier import Grade, Verifier
 from t1actors.cli.preflight import unmet
 from t1actors.events import AnyEvent, Graded, SandboxReady, SandboxSealed, StepOpened, TrialFailed, TrialSpec
-from t1actors.harness.native import NativeHarness
+from t1actors.harness.shell import ShellHarness
 from t1actors.log.blobs import MemoryBlobs
 from t1actors.models.folder import model_folder
 from t1actors.models.tokenizer import Tokenizer
@@ -87,5 +87,5 @@ def test_a_run_that_does_not_allow_it_refuses_the_task_by_name(
     assert failed.cause == "task"
     assert "task sample: its task.toml asks for grading in the agent's own sandbox" in failed.detail
     task = sample_task(tasks, toml="grading = 'same-sandbox'")
-    harness = NativeHarness(Tokenizer.from_folder(model_folder("builtin:demo")))
+    harness = ShellHarness(Tokenizer.from_folder(model_folder("builtin:demo")))
     assert any("verify.same_sandbox=true" in reason for reason in unmet(task, config, harness))

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Literal
 
 import anyio
 import pytest
@@ -322,3 +323,40 @@ def test_a_turns_seed_is_a_function_of_trial_and_turn_alone() -> None:
     assert turn_seed(7, 0) == turn_seed(7, 0)
     assert len({turn_seed(trial, turn) for trial in range(20) for turn in range(20)}) == 400
     assert all(0 <= turn_seed(trial, 0) < 2**63 for trial in range(100))
+
+
+def test_after_a_summary_the_next_call_begins_a_chunk_of_its_own(bench: Bench) -> None:
+    bench.ready("s0.t0")
+    bench.sampled("s0.t0", 0)
+    before = bench.state.trials["s0.t0"]
+    assert len(before.ids) == 4
+
+    def sampled(turn: int, compaction: Literal["summary", "start"], rows: int) -> Decision:
+        own = TurnSampled(
+            trial="s0.t0",
+            turn=turn,
+            context_ids=(1, 2),
+            sampled_ids=(3, 4),
+            logprobs=(-0.1, -0.2),
+            routing=Tensor(dtype="uint8", shape=(rows, 2, 2), data=EMPTY),
+            versions=(),
+            temperature=1.0,
+            finish="stop",
+            command="made a",
+            execute=compaction == "start",
+            canonical=True,
+            compaction=compaction,
+        )
+        bench.state = bench.sampler.fold(bench.state, own)
+        return bench.finished("s0.t0", turn)
+
+    bench.send(executed("s0.t0", 0))
+    bench.send(BarrierOpened(step=0))
+    [goes_on] = sampled(1, "summary", 4).effects
+    assert goes_on.key == "s0.t0/2/sample"
+    assert bench.state.trials["s0.t0"].summary == "made a"
+    assert bench.state.sampling == {"s0.t0": 2}, "the barrier waits"
+    answered = sampled(2, "start", 3)
+    assert list(answered.events) == [GenerationQuiesced(step=0, replica="sampler")]
+    trial = bench.state.trials["s0.t0"]
+    assert (len(trial.ids), trial.rows, trial.summary) == (4, 3, None)

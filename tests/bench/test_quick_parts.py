@@ -32,3 +32,27 @@ def test_a_step_of_the_simulation_is_made_and_recovered_by_every_actor(tmp_path)
     rows = {row["what"]: row["events"] for row in step["rows"]}
     assert set(rows) > {"publisher", "pool", "sampler", "verifier", "assembler", "critic", "actor"}
     assert min(rows.values()) > 0
+
+
+def test_stitching_is_measured_beside_its_floor_and_plain_lists(tmp_path):
+    path = tmp_path / "found.json"
+    command = [sys.executable, "-m", "bench.tito", "--quick", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (table,) = json.loads(path.read_text())["tables"]
+    assert {row["what"].partition(":")[0] for row in table["rows"]} > {
+        "floor",
+        "stitch_foreign",
+        "before it",
+        "after it",
+    }
+
+
+def test_the_endpoints_own_work_is_measured_at_several_places_of_a_conversation(tmp_path):
+    path = tmp_path / "found.json"
+    command = [sys.executable, "-m", "bench.endpoint", "--quick", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    overhead, rendering = json.loads(path.read_text())["tables"]
+    assert [row["turn of the conversation"] for row in overhead["rows"]] == [2, 4, 2, 4]
+    assert [row["turns"] for row in rendering["rows"]] == [2, 4]

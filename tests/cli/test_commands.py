@@ -41,7 +41,7 @@ def test_all_commands_of_the_readme_are_there():
     wanted |= {f"task {name}" for name in ("show", "check", "make")}
     wanted |= {f"log {name}" for name in ("cat", "tail", "check", "export", "salvage", "sweep", "trim")}
     wanted |= {f"image {name}" for name in ("build", "import", "list", "prune")}
-    assert wanted | {"warmstart demos", "warmstart make"} == {" ".join(path) for path in commands(app)}
+    assert wanted | {"warmstart demos", "warmstart make", "tito stitch"} == {" ".join(path) for path in commands(app)}
 
 
 @pytest.mark.parametrize("path", [" ".join(p) for p in commands(app)])

@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from t1actors import config as cfg
 from t1actors.actors.schedule import Schedule
 from t1actors.actors.task_files import TaskFiles
+from t1actors.cli import preflight as module
 from t1actors.cli.errors import CommandFailed
 from t1actors.cli.preflight import check_unchanged, preflight, unmet_by_sandbox, with_full_paths
 from t1actors.models.folder import PolicyUnsupported
@@ -198,7 +199,7 @@ def test_a_task_that_changed_since_the_start_is_refused_by_name(tmp_path: Path) 
 def test_a_model_that_fits_is_described(tmp_path: Path) -> None:
     folder = make_model(tmp_path / "model")
     lines = preflight(configured(None, folder), 10**9).lines
-    assert lines[0] == f"model  {folder}: 3,072 parameters, 384 ids, 1,024 positions, chat format: ChatML"
+    assert lines[0] == f"model  {folder}: 3,072 parameters, 384 ids, 1,024 positions, chat format: qwen3"
     assert "of memory in all processes together" in lines[1]
 
 
@@ -311,3 +312,23 @@ def asking(directory: Path, changes: list[str]) -> Task:
         table = change.partition("\n")[0]
         spoil(directory / "tasks" / name, "task.toml", old=table, new=change)
     return read_task(directory / "tasks" / name)
+
+
+TERMINUS = ("rollout.harness=terminus", "rollout.command_deadline_s=20")
+
+
+def test_a_window_that_the_harness_alone_fills_is_refused() -> None:
+    config = cfg.resolve(preset="smoke", sets=[*TERMINUS, "rollout.max_ids=640"]).config
+    with pytest.raises(
+        CommandFailed, match=r"what the harness terminus tells the model takes \d+ ids without any task"
+    ):
+        preflight(config, None)
+
+
+def test_what_the_harness_needs_on_the_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = cfg.resolve(preset="smoke", sets=[*TERMINUS, "rollout.max_ids=1024"]).config
+    monkeypatch.setattr(module, "find_program", lambda name: None)
+    with pytest.raises(
+        CommandFailed, match=r"rollout.harness = 'terminus' needs tmux in every sandbox.*apt-get install tmux"
+    ):
+        preflight(config, None)

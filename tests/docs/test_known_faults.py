@@ -7,6 +7,7 @@ from tests.docs.pages import ROOT, pages
 
 PAGE = "docs/known-faults.md"
 FAULTS = [
+    *(f"T{n}" for n in range(1, 12)),
     *(f"R{n}" for n in range(1, 10)),
     *(f"C{n}" for n in range(1, 5)),
     "T12",

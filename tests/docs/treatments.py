@@ -36,11 +36,14 @@ TREATMENTS = (
     Treatment(r"t1 grade\b", "run"),
     Treatment(r"t1 run\b", "parse", "a run of its own; tests/loop and the slow tier run some"),
     Treatment(r"t1 warmstart\b", "parse", "minutes of CPU; tests/train makes a tiny warm start"),
+    Treatment(r"t1 serve\b", "parse", "serves until it is stopped; tests/cli/test_serve.py runs it"),
+    Treatment(r"t1 tito\b", "parse", "needs recorded calls; tests/cli/test_tito.py runs it"),
     Treatment(r"t1 (--help|COMMAND --help)", "parse", "every command's help has a test of its own"),
     Treatment(r"just [a-z]", "recipe", "sets up a .venv first"),
     Treatment(r"just --list$", "outside", "just's own"),
     Treatment(r"python -m bench\b", "script", "minutes of CPU; tests/bench tests the measuring"),
     Treatment(r"python -m tests\.simulation\b", "outside", "a part of the tests; tests/simulation runs it"),
+    Treatment(r"python -m tests\.tito\.golden_renders\b", "outside", "needs other people's templates"),
     Treatment(r"python (tools|examples)/\w+\.py\b", "script", "they have tests of their own"),
     Treatment(
         r"python -m t1actors\.runtime\.process RUN(_DIR)? NAME ", "outside", "needs a run; tests/runtime starts it so"

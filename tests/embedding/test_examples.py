@@ -88,6 +88,12 @@ def test_the_foreign_agent_trains(monkeypatch, capsys):
     assert all(float(line.split()[2]) < 1e-5 for line in steps)  # trainer and engine agree on what was sampled
 
 
+def test_an_agent_behind_the_endpoint_trains_without_an_engine_gap(monkeypatch, capsys):
+    steps = run_here(monkeypatch, capsys, "train_your_agent.py", "3", "8")
+    assert [line.split(":")[0] for line in steps] == ["step 0", "step 1", "step 2"]
+    assert all(line.endswith("engine gap 0") for line in steps)
+
+
 def test_a_step_of_a_run_is_debugged(monkeypatch, capsys, tiny_run: TinyRun):
     check_debugged(
         run_here(monkeypatch, capsys, "debug_step.py", str(tiny_run.run_dir), last_step(tiny_run)), last_step(tiny_run)
@@ -103,6 +109,12 @@ def test_a_step_that_the_run_does_not_have_is_said_in_one_line(monkeypatch, caps
 def test_the_foreign_agent_learns_its_game():
     rewards = [float(line.split()[1]) for line in run_as_program("train_foreign_agent.py")[1:]]
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.3
+
+
+@pytest.mark.slow
+def test_an_agent_behind_the_endpoint_learns_what_it_is_rewarded_for():
+    rewards = [float(line.split()[3].rstrip(",")) for line in run_as_program("train_your_agent.py")]
+    assert rewards[-1] > rewards[0] + 0.3
 
 
 @pytest.mark.slow

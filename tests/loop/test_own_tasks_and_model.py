@@ -13,7 +13,7 @@ import pytest
 from t1actors.events import ActorUpdated, Graded, SandboxReady, StepOpened, TurnSampled, decode
 from t1actors.log.filelog import FileLog
 from t1actors.log.merged import merged
-from t1actors.models.tokenizer import ChatmlIds, Tokenizer
+from t1actors.models.tokenizer import Tokenizer
 from t1actors.replay.run import Replayer
 from t1actors.tasks.write import make_tasks
 from tests.models.chatml import make_chatml_folder
@@ -44,7 +44,7 @@ def test_a_run_on_own_tasks_and_an_own_model_trains_and_replays(tmp_path: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"tasks  usable 12 of 15 in {tmp_path / 'my-tasks'}: 8 train, 2 heldout, 2 warmup" in done.stdout
     assert "left out a: environment/Dockerfile: the working directory is /" in done.stdout
-    assert "chat format: ChatML" in done.stdout
+    assert "chat format: qwen3" in done.stdout
     run_dir = tmp_path / "run"
     assert "| b | environment/Dockerfile: the working directory is /usr" in (run_dir / "tasks.md").read_text()
 
@@ -56,10 +56,9 @@ def test_a_run_on_own_tasks_and_an_own_model_trains_and_replays(tmp_path: Path) 
     task_of = {spec.trial: spec.task for spec in specs}
     for ready in (event for event in events if isinstance(event, SandboxReady)):
         assert ready.task_digest == chosen[task_of[ready.trial]]
-    marks = Tokenizer.from_folder(run_dir / "model").marks
-    assert isinstance(marks, ChatmlIds)
+    start = Tokenizer.from_folder(run_dir / "model").token_to_id("<|im_start|>")
     for turn in (event for event in events if isinstance(event, TurnSampled)):
-        assert turn.context_ids.count(marks.start) == (3 if turn.turn == 0 else 2)
+        assert turn.context_ids.count(start) == (3 if turn.turn == 0 else 2)
     assert (run_dir / "model" / "tokenizer_config.json").read_bytes() == (
         tmp_path / "my-model" / "tokenizer_config.json"
     ).read_bytes()

@@ -9,8 +9,10 @@ import tokenizers
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from t1actors.models.tokenizer import CHATML_TOKENS, IM_END, Tokenizer
+from t1actors.models.tokenizer import Tokenizer
 
+IM_START, IM_END = "<|im_start|>", "<|im_end|>"
+CHATML_TOKENS = (IM_START, IM_END, "<|endoftext|>")
 CORPUS = ["mkdir -p a/b && echo hello > a/b/c.txt", "user\nassistant\nsystem\nrc 0", "wc -l < notes.txt", "submit"] * 20
 
 

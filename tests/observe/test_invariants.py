@@ -21,7 +21,8 @@ from t1actors.log.memory import MemoryLog
 from t1actors.log.merged import merged
 from t1actors.observe.invariants import Invariants, check_events
 from t1actors.observe.references import References
-from tests.observe.recorded import Recorder, half_a_run, payload, whole_run
+from t1actors.tito.stored import store
+from tests.observe.recorded import Recorder, half_a_run, payload, record, whole_run
 
 replace = msgspec.structs.replace
 
@@ -213,6 +214,42 @@ def test_a_record_with_another_token_or_log_prob_than_was_sampled_is_an_error():
     ):
         [found] = references(on(TurnSampled, make, trial="s3.t0", turn=0))
         assert "trajectory of trial s3.t0: sampled token 0 is" in found.message
+
+
+def in_two_chunks(event: TrajectoryAssembled) -> TrajectoryAssembled:
+    """As if the second turn went on from a fork: the first turn is a chunk, and context in the other."""
+    whole = record(event.trial, event.index)
+    (path,) = whole.chunks
+    first = replace(
+        path,
+        ids=path.ids[:24],
+        mask=path.mask[:6],
+        logprobs=path.logprobs[:24],
+        routing=path.routing[:20],
+        routing_shape=(5, 2, 2),
+        versions=path.versions[:1],
+        turns=path.turns[:1],
+    )
+    second = replace(
+        path,
+        mask=bytes(9) + path.mask[9:],
+        logprobs=bytes(36) + path.logprobs[36:],
+        versions=path.versions[1:],
+        turns=path.turns[1:],
+    )
+    # The later turn's chunk lies first: chunks are in no order of turns.
+    stored = store(replace(whole, chunks=(second, first)), MemoryBlobs()).record
+    return replace(event, record=stored, ids=18, chunks=2)
+
+
+def test_a_trajectory_of_several_chunks_has_its_turns_tokens_once_and_shared_context_in_each():
+    def short(event: TrajectoryAssembled) -> TrajectoryAssembled:
+        return replace(in_two_chunks(event), ids=11)
+
+    assert references(on(TrajectoryAssembled, in_two_chunks, trial="s3.t0")) == []
+    assert not [f for f in errors_of(on(TrajectoryAssembled, in_two_chunks, trial="s3.t0")) if "its turns" in f.message]
+    found = errors_of(on(TrajectoryAssembled, short, trial="s3.t0"))
+    assert any("11 ids, 6 sampled; its turns have 12 and 6" in f.message for f in found)
 
 
 def test_of_a_run_that_did_not_finish_the_open_effects_are_a_note_a_journal():

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t1actors.events import TurnSampled, VersionSpan
-from t1actors.payloads import digest_of, pack_array
+from t1actors.payloads import digest_of, pack_array, unpack_array
 from t1actors.tito import audit, record
 from t1actors.tito.record import Geometry, RecordError, TokenSpan, TrajectoryRecord
-from t1actors.tito.stitch import Stitched, StitchError, stitch
+from t1actors.tito.stitch import PathTurn, Stitched, StitchError, Turn, stitch
 from t1actors.tito.stored import decode, digest, load, store
 
 GEOMETRY = Geometry(layers=2, top_k=2, experts=8)
@@ -93,6 +93,21 @@ def turns_of(
 
 def stitched(turns: Sequence[TurnSampled], geometry: Geometry = GEOMETRY) -> Stitched:
     return stitch(turns, index=3, task="demo-1", geometry=geometry, blobs=BLOBS)
+
+
+def on_one_path(turns: Sequence[TurnSampled]) -> list[list[PathTurn]]:
+    """As the audit reads them."""
+    plain = (
+        Turn(
+            context_ids=turn.context_ids,
+            sampled_ids=turn.sampled_ids,
+            logprobs=turn.logprobs,
+            routing_RLK=unpack_array(BLOBS, turn.routing),
+            versions=turn.versions,
+        )
+        for turn in turns
+    )
+    return [[PathTurn(turn=turn) for turn in plain]]
 
 
 def changed(value: TrajectoryRecord, **fields) -> TrajectoryRecord:
@@ -190,7 +205,7 @@ def test_a_record_whose_routing_bytes_are_short_is_refused():
     ("fields", "message"),
     [
         ({"mask": bytes([0, 0, 0, 1, 0, 0, 0, 1, 1])}, "mask differs from the turns at token 4"),
-        ({"turns": ((3, 5),)}, "ends at token 9, but its last sampled token is 4"),
+        ({"turns": ((3, 5),)}, "ends at token 9, but its last trained token is 4"),
         ({"turns": ((0, 5), (7, 9))}, "empty, out of order"),
         ({"versions": (TokenSpan(version="v0", start=3, end=5),)}, "version spans do not cover"),
         ({"logprobs": np.full(9, -1, "<f4").tobytes()}, "token 0 is context"),
@@ -227,7 +242,7 @@ def test_the_audit_finds_one_changed_id_in_the_loss_region():
     ids = good.chunks[0].arrays().ids_N.copy()
     ids[7] += 1
     with pytest.raises(audit.AuditError, match="turn 1, token 7"):
-        audit.audit(changed(good, ids=ids.astype("<i4").tobytes()), turns)
+        audit.audit(changed(good, ids=ids.astype("<i4").tobytes()), on_one_path(turns))
 
 
 def test_the_audit_finds_log_probs_that_slid_by_one():
@@ -236,7 +251,7 @@ def test_the_audit_finds_log_probs_that_slid_by_one():
     q = good.chunks[0].arrays().logprobs_N.copy()
     q[3:] = np.roll(q[3:], 1)
     with pytest.raises(audit.AuditError, match="token 3"):
-        audit.audit(changed(good, logprobs=q.astype("<f4").tobytes()), turns)
+        audit.audit(changed(good, logprobs=q.astype("<f4").tobytes()), on_one_path(turns))
 
 
 def test_records_are_plain_messagepack_and_their_digest_is_of_the_bytes():

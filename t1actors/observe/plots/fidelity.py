@@ -138,6 +138,8 @@ def draw_boundaries(f: Figures) -> Drawn | None:
     finding = f"{total:,} boundaries: " + ", ".join(
         f"{case.lower()} {percent(n / total)}" for case, n in totals.items()
     )
+    if altered := sum(s.altered for s in steps):
+        finding += f"; {percent(altered / sum(s.sampled for s in steps))} of tokens sampled after a repaired history"
     picture, (axes,) = canvas(title, finding, [2.6])
     series = {
         case: [(s.step, s.boundaries.get(case, 0) / sum(s.boundaries.values())) for s in steps] for case, *_ in CASES

@@ -39,6 +39,7 @@ ENDS = (
     ("turn_truncated", YELLOW),
     ("deadline", PINK),
     ("sandbox_limit", GREY),
+    ("malformed_turns", SKY),
 )
 PHASES = (("rollout", SKY), ("values", YELLOW), ("critic", ORANGE), ("actor", BLUE), ("barrier", INK))
 TRIAL_PHASES = (
