@@ -37,7 +37,7 @@ def recorded(tmp_path):
 
 
 def test_all_commands_of_the_readme_are_there():
-    wanted = {"run", "replay", "report", "runs", "doctor", "config show", "grade", "sandbox reap"}
+    wanted = {"run", "replay", "report", "runs", "doctor", "config show", "grade", "sandbox reap", "serve"}
     wanted |= {f"task {name}" for name in ("show", "check", "make")}
     wanted |= {f"log {name}" for name in ("cat", "tail", "check", "export", "salvage", "sweep", "trim")}
     wanted |= {f"image {name}" for name in ("build", "import", "list", "prune")}
