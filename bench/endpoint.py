@@ -4,7 +4,7 @@
 
 The engine answers at once with the same ids, so that what is measured is everything else: HTTP on the loopback, reading the
 request (the whole conversation, as clients send it), finding its place, rendering what is new, the commit to the disk with
-the call's routing, and the answer. The client is httpx over one kept connection and shares the process, so its own work
+the call's routing, and the answer. The client is httpx2 over one kept connection and shares the process, so its own work
 counts too.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
-import httpx
+import httpx2
 import msgspec
 import numpy as np
 
@@ -109,7 +109,7 @@ async def endpoint_over(directory: Path, geometry: Geometry) -> AsyncIterator[En
         yield endpoint
 
 
-async def converse(endpoint: Endpoint, http: httpx.AsyncClient, name: str, turns: int) -> list[Sample]:
+async def converse(endpoint: Endpoint, http: httpx2.AsyncClient, name: str, turns: int) -> list[Sample]:
     """Each call."""
     url, messages = f"{endpoint.session_url(name)}/chat/completions", [{"role": "user", "content": "begin"}]
     seconds: list[Sample] = []
@@ -131,7 +131,7 @@ def calls_of(sizes: Sizes, geometry: Geometry) -> dict[int, list[Sample]]:
     found: dict[int, list[Sample]] = {turns: [] for turns in sizes.turns}
 
     async def main(directory: Path) -> None:
-        async with endpoint_over(directory, geometry) as endpoint, httpx.AsyncClient(timeout=60) as http:
+        async with endpoint_over(directory, geometry) as endpoint, httpx2.AsyncClient(timeout=60) as http:
             await converse(endpoint, http, "warm", 3)
             for number in range(sizes.rounds):
                 seconds = await converse(endpoint, http, f"s{number}", max(sizes.turns))

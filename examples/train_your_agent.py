@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import httpx
+import httpx2
 import numpy as np
 import openai
 
@@ -44,7 +44,7 @@ CONFIG = TrainConfig(
 )
 
 
-async def agent(endpoint: Endpoint, http: httpx.AsyncClient, name: str) -> None:
+async def agent(endpoint: Endpoint, http: httpx2.AsyncClient, name: str) -> None:
     """Somebody else's agent. All that it knows of us is the base URL, and where its reward goes."""
     client = openai.AsyncOpenAI(base_url=endpoint.session_url(name), api_key="none", http_client=http)
     messages = [{"role": "user", "content": "Say something with many an e."}]
@@ -69,7 +69,7 @@ async def main(directory: Path) -> None:
     async with (
         engine.running(),
         serve(engine, renderer, journal, geometry=geometry, settings=settings) as endpoint,
-        httpx.AsyncClient(timeout=600) as http,
+        httpx2.AsyncClient(timeout=600) as http,
     ):
         for step in range(STEPS):
             names = [f"s{step}.t{index}" for index in range(SESSIONS)]

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-import httpx
+import httpx2
 import pytest
 
 from t1actors.cli.main import main
@@ -39,7 +39,7 @@ def test_a_session_goes_on_after_a_stop_and_the_log_shows_it(tmp_path, capsys):
     words = shlex.split(served.greeting[2].removeprefix("try: "))
     assert words[0] == "curl"
     url, body = words[1], json.loads(words[words.index("-d") + 1])
-    answer = httpx.post(url, json=body, timeout=60).json()
+    answer = httpx2.post(url, json=body, timeout=60).json()
     status, said = served.stop()
     assert status == 0
     assert "to go on: t1 serve" in said
@@ -47,9 +47,9 @@ def test_a_session_goes_on_after_a_stop_and_the_log_shows_it(tmp_path, capsys):
     served = Served(tmp_path / "sessions", "--port", "0", "--max-new-tokens", "8")
     assert served.greeting[1] == "sessions held: 1\n"
     body["messages"] += [answer["choices"][0]["message"], {"role": "user", "content": "more"}]
-    again = httpx.post(f"{served.url}/sessions/try/v1/chat/completions", json=body, timeout=60).json()
+    again = httpx2.post(f"{served.url}/sessions/try/v1/chat/completions", json=body, timeout=60).json()
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == answer["usage"]["total_tokens"]
-    assert httpx.post(f"{served.url}/sessions/try/reward", json={"reward": 0.5}).json()["joins"]["extension"] == 1
+    assert httpx2.post(f"{served.url}/sessions/try/reward", json={"reward": 0.5}).json()["joins"]["extension"] == 1
     assert served.stop(signal.SIGTERM)[0] == 0
 
     assert main(["log", "cat", str(tmp_path / "sessions")]) == 0

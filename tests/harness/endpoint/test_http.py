@@ -1,7 +1,7 @@
 """The HTTP face: what hangs up, what is too large, and whose session it is."""
 
 import anyio
-import httpx
+import httpx2
 import pytest
 
 from tests.harness.endpoint.scripted import ScriptedEngine, an_endpoint
@@ -16,9 +16,9 @@ def test_a_client_that_hangs_up_abandons_its_call_and_nothing_is_kept(stream, ba
     async def main():
         engine = ScriptedEngine()
         engine.gate = anyio.Event()
-        async with an_endpoint(tmp_path, engine=engine) as endpoint, httpx.AsyncClient(timeout=20) as http:
+        async with an_endpoint(tmp_path, engine=engine) as endpoint, httpx2.AsyncClient(timeout=20) as http:
             url = f"{endpoint.session_url('s')}/chat/completions"
-            with pytest.raises(httpx.ReadTimeout):
+            with pytest.raises(httpx2.ReadTimeout):
                 await http.post(url, json={**HELLO, "stream": stream}, timeout=0.5)
             with anyio.fail_after(20):
                 while endpoint.core.live_calls:  # noqa: ASYNC110
@@ -33,7 +33,7 @@ def test_a_client_that_hangs_up_abandons_its_call_and_nothing_is_kept(stream, ba
 
 def test_a_body_over_the_limit_is_not_read_on(tmp_path):
     async def main():
-        async with an_endpoint(tmp_path, max_body_bytes=1000) as endpoint, httpx.AsyncClient(timeout=20) as http:
+        async with an_endpoint(tmp_path, max_body_bytes=1000) as endpoint, httpx2.AsyncClient(timeout=20) as http:
             answer = await http.post(f"{endpoint.session_url('s')}/chat/completions", content=b"x" * 5000)
             assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
 
@@ -43,7 +43,7 @@ def test_a_body_over_the_limit_is_not_read_on(tmp_path):
 @pytest.mark.parametrize("body", [b"", b"no json", b"[]", b'{"model": "m"}', b'{"model": "m", "messages": "hi"}'])
 def test_what_is_no_call_is_refused(body, tmp_path):
     async def main():
-        async with an_endpoint(tmp_path) as endpoint, httpx.AsyncClient(timeout=20) as http:
+        async with an_endpoint(tmp_path) as endpoint, httpx2.AsyncClient(timeout=20) as http:
             for api in ("chat/completions", "responses"):
                 answer = await http.post(f"{endpoint.session_url('s')}/{api}", content=body)
                 assert answer.status_code == 400
@@ -54,7 +54,7 @@ def test_what_is_no_call_is_refused(body, tmp_path):
 
 def test_a_session_is_named_by_path_or_header_and_not_by_both(tmp_path):
     async def main():
-        async with an_endpoint(tmp_path) as endpoint, httpx.AsyncClient(timeout=20) as http:
+        async with an_endpoint(tmp_path) as endpoint, httpx2.AsyncClient(timeout=20) as http:
             url = f"{endpoint.session_url('s')}/chat/completions"
             both = await http.post(url, json=HELLO, headers={"X-Session-Id": "t"})
             assert both.json()["error"]["code"] == "session_ambiguous"
@@ -68,7 +68,7 @@ def test_a_session_is_named_by_path_or_header_and_not_by_both(tmp_path):
 
 def test_a_session_is_opened_rewarded_and_shown_over_http(tmp_path):
     async def main():
-        async with an_endpoint(tmp_path) as endpoint, httpx.AsyncClient(timeout=20) as http:
+        async with an_endpoint(tmp_path) as endpoint, httpx2.AsyncClient(timeout=20) as http:
             place = f"{endpoint.base_url}/sessions/s"
             opened = await http.post(place, json={"task": "count", "temperature": 0.5})
             assert (opened.json()["task"], opened.json()["temperature"]) == ("count", 0.5)

@@ -14,7 +14,7 @@ import time
 from contextlib import contextmanager
 
 import anyio
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -87,7 +87,7 @@ class Harness:
             try:
                 text = self._once(headers)
                 break
-            except (openai.APIConnectionError, httpx.TransportError):  # an answer that broke off in the middle
+            except (openai.APIConnectionError, httpx2.TransportError):  # an answer that broke off in the middle
                 self.broken += 1
                 time.sleep(0.2)
         self.answers.append(text)

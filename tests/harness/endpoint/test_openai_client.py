@@ -1,7 +1,7 @@
 """The client of OpenAI, unmodified, against the endpoint."""
 
 import anyio
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -243,7 +243,7 @@ def test_the_client_knows_the_errors(tmp_path):
             without.chat.completions.create(model="m", messages=hello)
         without.chat.completions.create(model="m", messages=hello, extra_headers={"X-Session-Id": "by-header"})
         assert [model.id for model in without.models.list()] == ["m"]
-        assert httpx.get(f"{endpoint.base_url}/nowhere").json()["error"]["code"] == "not_found"
+        assert httpx2.get(f"{endpoint.base_url}/nowhere").json()["error"]["code"] == "not_found"
 
     async def main():
         async with an_endpoint(tmp_path) as endpoint:
@@ -257,9 +257,9 @@ def test_a_token_is_asked_for_everywhere_but_for_health(tmp_path):
     def work(endpoint):
         with pytest.raises(openai.AuthenticationError):
             client_of(endpoint).models.list()
-        assert httpx.get(f"{endpoint.base_url}/sessions").status_code == 401
-        assert httpx.delete(f"{endpoint.base_url}/sessions/s").status_code == 401
-        assert httpx.get(f"{endpoint.base_url}/health").json()["status"] == "ok"
+        assert httpx2.get(f"{endpoint.base_url}/sessions").status_code == 401
+        assert httpx2.delete(f"{endpoint.base_url}/sessions/s").status_code == 401
+        assert httpx2.get(f"{endpoint.base_url}/health").json()["status"] == "ok"
         good = openai.OpenAI(base_url=endpoint.session_url("s"), api_key="secret", max_retries=0)
         assert good.models.list().data[0].id == "m"
 
