@@ -18,6 +18,7 @@ import builtins
 import io
 import os
 import sys
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -35,26 +36,32 @@ def guard() -> None:
     """From here on, in this process and its forks. Cannot be taken back."""
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in _EVENTS and isinstance(arguments[0], (str, bytes, os.PathLike)):
-            path = os.fsdecode(arguments[0])
-            if "\0" not in path:
-                _check(path, os.path.realpath(path))
+        if event in _EVENTS and (path := _path_of(arguments[0])):
+            _check(path, os.path.realpath(path))
 
     sys.addaudithook(watch)
-    plain_open = io.open
+    plain_open: Callable[..., Any] = io.open
 
     @wraps(plain_open)
     def open_and_look(file: Any, *rest: Any, **options: Any) -> Any:
         opened = plain_open(file, *rest, **options)
-        if isinstance(file, (str, bytes, os.PathLike)):
+        if path := _path_of(file):
             try:
-                _check(os.fsdecode(file), os.readlink(f"/proc/self/fd/{opened.fileno()}"))
+                _check(path, os.readlink(f"/proc/self/fd/{opened.fileno()}"))
             except LinkRefused:
                 opened.close()
                 raise
         return opened
 
     io.open = builtins.open = open_and_look
+
+
+def _path_of(given: Any) -> str:
+    """Empty: none, or none that can be opened."""
+    if not isinstance(given, (str, bytes)):
+        given = given.__fspath__() if hasattr(given, "__fspath__") else ""
+    path = os.fsdecode(given)
+    return "" if "\0" in path else path
 
 
 def _check(path: str, leads_to: str) -> None:
