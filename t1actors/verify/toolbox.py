@@ -35,7 +35,7 @@ _UNUSED = re.compile(
     r"pygments/(lexers/(?!(__init__|_mapping|diff|python|special)\.py$)|styles/(?!(__init__|_mapping|default)\.py$))"
 )
 """Much of what pytest installs colours other languages."""
-_INSIDE = ("__init__", "places", "cases", "landlock", "subject", "launch", "stand_in")
+_INSIDE = ("__init__", "places", "cases", "landlock", "links", "subject", "launch", "stand_in")
 _SECONDS = 120.0
 _ASK = (
     "import json, platform, sys, sysconfig; print(json.dumps({'version': platform.python_version(), "

@@ -9,6 +9,7 @@ import json
 
 import pytest
 
+from t1actors.verify.inside import landlock
 from tests.verify.samples import IDS, WORK, expecting, sample_task
 
 PASS_ALL = (
@@ -230,3 +231,126 @@ def test_not_seen():
     commands = ["mkdir -p /srv/site /srv/other; echo hi | tee /srv/site/index > /app/out; touch /etc/planted"]
     verdict = on_a_bench(lambda bench: bench.trial(task, commands, "t"))
     assert (verdict.passed, verdict.expected) == (2, 2)
+
+
+def test_no_link_leads_the_grader_into_its_own_files(tmp_path, on_a_bench):
+    """Links to an expected answer read as that answer: left by the agent, or made by its program where the tests look."""
+    cases = """
+import subprocess
+
+ANSWER = open("/tests/answer").read()
+
+def test_what_was_left():
+    assert open("/app/left").read() == ANSWER
+
+def test_by_way_of_another_directory():
+    assert open("/app/root/tests/answer").read() == ANSWER
+
+def test_what_was_made(tmp_path):
+    subprocess.run(["/app/link", "/tests/answer", tmp_path / "made"])
+    assert (tmp_path / "made").read_text() == ANSWER
+
+def test_what_may_be_read(tmp_path):
+    subprocess.run(["/app/link", "/app/answer", tmp_path / "made"])
+    assert (tmp_path / "made").read_text() == "mine"
+"""
+    task = sample_task(tmp_path, cases=cases, files={"answer": "4711"})
+    commands = ["ln -s /tests/answer left; ln -s /proc/self/root root; printf mine > answer"]
+    commands += ["printf '#!/bin/sh\\nln -s $1 $2\\n' > link; chmod 755 link"]
+    verdict = on_a_bench(lambda bench: bench.trial(task, commands, "t"))
+    assert [result.passed for result in verdict.assertions] == [False, False, False, True]
+
+
+def test_a_link_to_the_report_does_not_let_tests_write_it(tmp_path, on_a_bench):
+    """Its program makes the file that a test is about to write a link to the report, and then prints one."""
+    cases = """
+import subprocess
+
+def test_a():
+    assert False
+
+def test_b(tmp_path):
+    subprocess.run(["/app/double"], cwd=tmp_path)
+    with open(tmp_path / "out", "w") as file:
+        subprocess.run(["/app/double"], cwd=tmp_path, stdout=file)
+"""
+    first = (CASES[0], {"event": "collected", "ids": ["test_work.py::test_a", "test_work.py::test_b"]})
+    case = {"event": "case", "id": "test_work.py::test_a", "outcome": "passed"}
+    forged = "\\n".join(map(json.dumps, (*first, case)))
+    deed = f"if [ -e out ]; then printf '{forged}\\n'; else ln -s /logs/t1/cases.jsonl out; fi"
+    program = f"cat > double <<'END'\n#!/bin/bash\n{deed}\nEND\nchmod 755 double"
+    task = sample_task(tmp_path, cases=cases)
+    verdict = on_a_bench(lambda bench: bench.trial(task, [program], "t"))
+    assert (verdict.outcome, [result.passed for result in verdict.assertions]) == ("graded", [False, False])
+
+
+def test_a_program_is_not_told_what_its_case_expects(tmp_path, on_a_bench):
+    """A case's id holds its parameters. It is in no variable of the program, and in no name of its directory."""
+    cases = """
+import os, subprocess
+import pytest
+
+@pytest.mark.parametrize(("given", "expected"), [(3, 9), (4, 4711)])
+def test_x(given, expected, tmp_path):
+    start = {"args": ["/app/guess", str(given)], "cwd": tmp_path, "stdout": subprocess.PIPE, "text": True}
+    said = subprocess.run(**start).stdout + subprocess.run(**start, env=dict(os.environ)).stdout
+    assert str(expected) in said
+"""
+    task = sample_task(tmp_path, cases=cases)
+    commands = ["printf '#!/bin/sh\\nenv | grep ^PYTEST_CURRENT; pwd\\n' > guess; chmod 755 guess"]
+    verdict = on_a_bench(lambda bench: bench.trial(task, commands, "t"))
+    assert (verdict.outcome, verdict.passed, verdict.expected) == ("graded", 0, 2)
+
+
+@pytest.mark.skipif(landlock.version() < landlock.OLDEST_HEDGE, reason="this kernel has no Landlock")
+def test_a_program_left_behind_cannot_reach_into_one_that_tests_start_later(tmp_path, on_a_bench):
+    """Both are the subject's. It takes the other's memory, and its output by descriptor."""
+    cases = """
+import os, subprocess, time
+
+def test_x():
+    watcher = subprocess.Popen(["/app/watch"], stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen(["sleep", "5"])
+    watcher.stdout.readline()
+    with open("/tmp/pid", "w") as file:
+        file.write(str(other.pid))
+    os.rename("/tmp/pid", "/tmp/there")
+    assert watcher.stdout.read() == "refused\\nrefused\\n", "reached"
+    other.kill()
+"""
+    watch = """
+import ctypes, os, time
+print("ready", flush=True)
+while not os.path.exists("/tmp/there"):
+    time.sleep(0.01)
+pid = int(open("/tmp/there").read())
+try:
+    print(open(f"/proc/{pid}/mem", "rb"))
+except PermissionError:
+    print("refused")
+print("reached" if ctypes.CDLL(None).syscall(438, os.pidfd_open(pid), 1, 0) >= 0 else "refused")
+"""
+    task = sample_task(tmp_path, cases=cases)
+    commands = [f"cat > watch <<'END'\n#!/usr/bin/python3{watch}END\nchmod 755 watch"]
+    verdict = on_a_bench(lambda bench: bench.trial(task, commands, "t"))
+    assert (verdict.outcome, verdict.passed, verdict.expected) == ("graded", 1, 1), verdict.output
+
+
+def test_workers_that_tests_fork_start_programs_and_many_at_once_do(tmp_path, on_a_bench):
+    cases = """
+import concurrent.futures, multiprocessing, subprocess
+
+def who(_):
+    return subprocess.check_output(["id", "-u"])
+
+def test_forked():
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert set(pool.map(who, range(4))) == {b"61000\\n"}
+
+def test_threads():
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(who, range(16))) == {b"61000\\n"}
+"""
+    task = sample_task(tmp_path, cases=cases)
+    verdict = on_a_bench(lambda bench: bench.trial(task, (), "t"))
+    assert (verdict.outcome, verdict.passed, verdict.expected) == ("graded", 2, 2), verdict.output

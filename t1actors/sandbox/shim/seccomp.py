@@ -17,7 +17,7 @@ from t1actors.sandbox.shim.linux import CLONE_ANY_NAMESPACE, StepFailed
 _ALLOWED_SOCKET_FAMILIES = (1, 2, 10, 16)  # UNIX, INET, INET6, NETLINK
 
 # Numbers that all architectures share: pidfd_getfd, io_uring, the new mount calls.
-_COMMON_DENIED = (425, 426, 427, 428, 429, 430, 431, 432, 433, 442)
+_COMMON_DENIED = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442)
 _CLONE3 = 435
 
 _X86_64 = 0xC000003E

@@ -7,7 +7,8 @@
     finish      the session came to its end: pytest's exit status, and what of the agent's code was imported into it
 
 Guarantees: a line is written when its event happens, so a session that was killed lacks ``finish`` and shows how far it
-came; a case is written once, after its teardown. ``--ctrf FILE`` is understood, for scripts made for pytest-json-ctrf.
+came; a case is written once, after its teardown; a session that came to its end leaves what it and those before it wrote,
+whatever else was written into the file meanwhile. ``--ctrf FILE`` is understood, for scripts made for pytest-json-ctrf.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Cases:
     """The plugin. ``graded`` are the directories whose modules are the agent's."""
 
     def __init__(self, file: int, graded: Sequence[str]) -> None:
-        self._file = file
+        self._file = file  # open for reading too
+        self._written = _content(file)
         self._graded = tuple(f"{path.rstrip('/')}/" for path in graded if path)
         self._outcomes: dict[str, str] = {}
         self._done: list[tuple[str, str]] = []
@@ -74,6 +76,9 @@ class Cases:
             self._write_ctrf(str(path))
         modules = [name for name, module in sorted(sys.modules.items()) if self._is_agents(module)]
         self._write(event="finish", exit=int(exitstatus), cases=len(self._done), imported=modules[:MOST_MODULES])
+        if _content(self._file) != self._written:
+            os.ftruncate(self._file, 0)
+            _write_all(self._file, self._written)
 
     def _is_agents(self, module: Any) -> bool:
         file = getattr(module, "__file__", None)
@@ -81,8 +86,8 @@ class Cases:
 
     def _write(self, **record: object) -> None:
         line = json.dumps(record, ensure_ascii=True).encode() + b"\n"
-        while line:
-            line = line[os.write(self._file, line) :]
+        self._written += line
+        _write_all(self._file, line)
 
     def _write_ctrf(self, path: str) -> None:
         statuses = {"passed": "passed", "xpassed": "passed", "skipped": "skipped", "xfailed": "skipped"}
@@ -94,6 +99,15 @@ class Cases:
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
             json.dump(report, file)
+
+
+def _content(file: int) -> bytes:
+    return os.pread(file, os.fstat(file).st_size, 0)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(file, data) :]
 
 
 def _outcome(report: pytest.TestReport) -> str | None:

@@ -1,11 +1,14 @@
-"""A fence around the programs that tests start, for sandboxes with one user id: Landlock, which needs no privileges.
+"""Fences around the programs that tests start: Landlock, which needs no privileges.
 
     fence = Fence(read=("/usr", ...), write=("/tmp", ...))        in the grader
     fence.enter()                                                 in a child of it, before it becomes the program
 
+``hedge()`` is a fence that closes no file: for programs of another user than the grader's. What is started apart can't look
+into each other.
+
 Guarantees: a process behind the fence, and all it starts, opens nothing but what lies below ``read`` and writes, makes and
-removes nothing but below ``write``; it can't trace the grader or look into it, nor, from ``SIGNALS`` on, signal it. It can't
-be left again.
+removes nothing but below ``write``; it can't trace or look into what does not descend from it, the grader or what entered a
+fence by itself, nor, from ``SIGNALS`` on, signal it. It can't be left again.
 
 Left to others: metadata (modes, times), which Landlock does not restrict, and limits of the same user's processes.
 """
@@ -20,6 +23,8 @@ from collections.abc import Iterable
 
 OLDEST = 3
 """Before this version files could be cut (Linux 6.2)."""
+OLDEST_HEDGE = 2
+"""Before it no fence lets files be moved between directories (Linux 5.19)."""
 SIGNALS = 6
 """From this version on processes outside can't be signalled (Linux 6.12)."""
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same numbers on every architecture
@@ -27,6 +32,7 @@ _VERSION = 1
 _PATH_BENEATH = 1
 _READ = 1 << 0 | 1 << 2 | 1 << 3  # execute, read files, read directories
 _ALL = (1 << 15) - 1
+_MOVE = 1 << 13
 _OF_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14  # execute, write, read, cut
 _SIGNALS_AND_ABSTRACT_SOCKETS = 0b11
 
@@ -43,15 +49,22 @@ def _libc() -> ctypes.CDLL:
 class Fence:
     """See the module. Raises ``OSError`` where the kernel has none."""
 
-    def __init__(self, *, read: Iterable[str], write: Iterable[str]) -> None:
+    def __init__(
+        self,
+        *,
+        read: Iterable[str],
+        write: Iterable[str],
+        rights: int = _ALL,
+        scopes: int = _SIGNALS_AND_ABSTRACT_SOCKETS,
+    ) -> None:
         self._call = _libc().syscall
-        scopes = _SIGNALS_AND_ABSTRACT_SOCKETS if version() >= SIGNALS else 0
-        attributes = struct.pack("QQQ", _ALL, 0, scopes)
+        scopes = scopes if version() >= SIGNALS else 0
+        attributes = struct.pack("QQQ", rights, 0, scopes)
         size = ctypes.c_size_t(24 if scopes else 8)
         self._fd = self._checked(self._call(_CREATE, attributes, size, 0))
-        for paths, rights in ((read, _READ), (write, _ALL)):
+        for paths, allowed in ((read, _READ & rights), (write, rights)):
             for path in paths:
-                self._allow(path, rights)
+                self._allow(path, allowed)
 
     def enter(self) -> None:
         """For good. No new privileges may be had by exec already, or the kernel refuses."""
@@ -73,3 +86,8 @@ class Fence:
         if result < 0:
             raise OSError(ctypes.get_errno(), f"landlock: {os.strerror(ctypes.get_errno())}")
         return int(result)
+
+
+def hedge() -> Fence | None:
+    """A fence that closes no file and keeps no signal back; None where the kernel has none."""
+    return Fence(read=(), write=("/",), rights=_MOVE, scopes=0) if version() >= OLDEST_HEDGE else None

@@ -49,9 +49,11 @@ def main(given: Sequence[str]) -> int:
     import pytest
 
     from t1actors.verify.inside.cases import Cases
+    from t1actors.verify.inside.links import guard
     from t1actors.verify.inside.subject import fence, separate
 
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    guard()
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     file = os.open(CASES, flags, 0o644)
     os.makedirs(SCRATCH, mode=0o755, exist_ok=True)
     uid = os.environ.pop(SUBJECT, "")

@@ -6,6 +6,9 @@ processes.
 its programs can use them. What would replace the grader's own program or start one around this (``os.exec*`` here,
 ``os.posix_spawn``) is refused.
 
+They are not told which case runs (its id holds a case's parameters, so what it expects): neither a variable of pytest's nor
+the name of a temporary directory says it.
+
 ``fence()`` does the same where there is no other user: children are the grader's user behind a fence (``landlock``), which
 keeps reports, tests, the grader's processes and its files from them.
 
@@ -19,19 +22,23 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Generator
 from functools import wraps
 from typing import Any
 
 import pytest
 
-from t1actors.verify.inside.landlock import Fence
+from t1actors.verify.inside.landlock import Fence, hedge
 from t1actors.verify.inside.places import SCRATCH, SUBJECT_HOME, TESTS
 
 ROOT_HOME = "/root"
 OPEN_DIRECTORIES = ("/proc", "/tmp", "/var/tmp")
 """Where every user may write, as far as the kernel lets it, beside what is in /dev."""
 _OOM = "/proc/self/oom_score_adj"
+NOT_CHANGED = 126
+"""Exit status of a child that could not be made the subject (no memory, say): it runs nothing."""
+_CASE = "PYTEST_CURRENT_TEST"
 
 
 class SubjectRefused(RuntimeError):
@@ -40,7 +47,16 @@ class SubjectRefused(RuntimeError):
 
 def separate(uid: int) -> None:
     """From here on what this process starts belongs to ``uid``. Cannot be taken back."""
-    _change_what_starts(uid, lambda: _become(uid), by_options=True)
+    apart = (
+        hedge()
+    )  # one user's programs could else look into each other: the agent's into a git that tests start later
+
+    def change() -> None:
+        _become(uid)
+        if apart is not None:
+            apart.enter()
+
+    _change_what_starts(uid, change)
 
 
 def fence(*, tests_readable: bool) -> None:
@@ -50,18 +66,32 @@ def fence(*, tests_readable: bool) -> None:
     around = Fence(
         read=[f"/{name}" for name in os.listdir("/") if name not in closed], write=[*OPEN_DIRECTORIES, *devices]
     )
-    _change_what_starts(os.geteuid(), around.enter, by_options=False)
+    _change_what_starts(os.geteuid(), around.enter)
 
 
-def _change_what_starts(uid: int, change: Callable[[], None], *, by_options: bool) -> None:
+def _change_what_starts(uid: int, change: Callable[[], None]) -> None:
     os.makedirs(SCRATCH, mode=0o755, exist_ok=True)
     os.makedirs(SUBJECT_HOME, mode=0o700, exist_ok=True)
     os.chown(SUBJECT_HOME, uid, uid)
-    os.register_at_fork(after_in_child=change)
-    _start_as(uid, by_options=by_options)
+    grader = os.getpid()
+    is_subject = False
+
+    def begin() -> None:
+        nonlocal is_subject
+        if is_subject:  # the child of one
+            return
+        try:
+            os.environ.pop(_CASE, None)
+            change()
+            is_subject = True
+        finally:
+            if not is_subject:  # Python would go on, as the grader
+                os._exit(NOT_CHANGED)
+
+    os.register_at_fork(after_in_child=begin)
+    _start_by_forking(grader)
     _give_temporary_files_to(uid)
     os.system = lambda command: _wait_status(subprocess.call(command, shell=True))
-    grader = os.getpid()
 
     def watch(event: str, _arguments: tuple[Any, ...]) -> None:
         if event == "os.posix_spawn" or (event == "os.exec" and os.getpid() == grader):
@@ -76,29 +106,29 @@ def _become(uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def _start_as(uid: int, *, by_options: bool) -> None:
+def _start_by_forking(grader: int) -> None:
+    one_at_a_time = threading.Lock()
     start = subprocess.Popen.__init__
 
     @wraps(start)
     def __init__(self: Any, args: Any, *rest: Any, **options: Any) -> None:
         names = subprocess.Popen.__init__.__wrapped__.__code__.co_varnames[2:]  # type: ignore[attr-defined]
         options.update(zip(names, rest, strict=False))
-        if not by_options:
-            options["preexec_fn"] = options.get("preexec_fn") or _nothing
-        if options.get("preexec_fn") is None:  # else this process is forked as by os.fork, and the child changes itself
-            options["user"], options["group"], options["extra_groups"] = uid, uid, []
-        else:
-            for name in ("user", "group", "extra_groups"):
-                options.pop(name, None)
+        options["preexec_fn"] = options.get("preexec_fn") or _nothing
+        for name in ("user", "group", "extra_groups"):
+            options.pop(name, None)
         options["env"] = _environment(options.get("env"))
-        with _first_to_go():
+        if os.getpid() != grader:
+            start(self, args, **options)
+            return
+        with one_at_a_time, _first_to_go():
             start(self, args, **options)
 
     subprocess.Popen.__init__ = __init__  # type: ignore[method-assign]
 
 
 def _nothing() -> None:
-    """Having one makes ``subprocess`` fork as ``os.fork`` does."""
+    """Having one makes ``subprocess`` fork as ``os.fork`` does, so that the child changes itself."""
 
 
 @contextlib.contextmanager
@@ -121,6 +151,7 @@ def _first_to_go() -> Generator[None]:
 
 def _environment(given: Any) -> dict[Any, Any]:
     env = dict(os.environ if given is None else given)
+    env.pop(_CASE, None)
     if env.get("HOME") == ROOT_HOME:
         env["HOME"] = SUBJECT_HOME
     # The agent's repositories belong to root, and git trusts only its own user's.
@@ -144,7 +175,13 @@ def _give_temporary_files_to(uid: int) -> None:
     tempfile.mkstemp = given(tempfile.mkstemp, lambda made: made[0])
     inner = "_mkstemp_inner"  # what NamedTemporaryFile uses
     setattr(tempfile, inner, given(getattr(tempfile, inner), lambda made: made[0]))
-    pytest.TempPathFactory.mktemp = given(pytest.TempPathFactory.mktemp, lambda path: path)  # type: ignore[method-assign]
+    make = given(pytest.TempPathFactory.mktemp, lambda path: path)
+
+    @wraps(make)
+    def mktemp(self: pytest.TempPathFactory, basename: str, numbered: bool = True) -> Any:
+        return make(self, "case" if numbered else basename, numbered)
+
+    pytest.TempPathFactory.mktemp = mktemp  # type: ignore[method-assign]
     base = pytest.TempPathFactory.getbasetemp
 
     @wraps(base)
