@@ -41,6 +41,7 @@ from t1actors.runtime.plan import ActorPlan
 from t1actors.runtime.supervisor import RunResult, supervise
 from tests.loop.typing_sampler import make_typing_folder
 
+ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.usefixtures("host_makes_sandboxes"),
     pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux on the host"),
@@ -62,7 +63,8 @@ def run_with_kills(run_dir: Path, model: Path, victims: list[tuple[str, str]]) -
     run_dir.mkdir()
     plan = run_plan(run_dir, config)
     typing = ActorPlan("sampler", "tests.loop.typing_sampler:make")
-    plan = replace(plan, actors=tuple(typing if actor.name == "sampler" else actor for actor in plan.actors))
+    actors = tuple(typing if actor.name == "sampler" else actor for actor in plan.actors)
+    plan = replace(plan, actors=actors, env={**plan.env, "PYTHONPATH": str(ROOT)})  # where these tests are
     left = {trial: actor for actor, trial in victims}
     pids: dict[str, int] = {}
 
@@ -80,7 +82,7 @@ def run_with_kills(run_dir: Path, model: Path, victims: list[tuple[str, str]]) -
             nursery.start_soon(kill_in_turns, ended)
             result = await supervise(plan)
             ended.set()
-        assert not left, f"never sampled: {left}"
+        assert not left, f"never sampled: {left}; the run ended as {result.reason}"
         return result
 
     return trio.run(main)
