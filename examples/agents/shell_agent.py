@@ -1,7 +1,9 @@
-"""An agent of one's own that a run trains: `t1 run --set rollout.harness=command --set "rollout.command=python shell_agent.py"`.
+"""An agent of one's own that a run trains.
 
-It shows the model its task, runs each answer in the trial's sandbox, and shows what came of it, until the model says "submit".
-Any client of OpenAI's API will do; exit status 0 says that the agent is done.
+    t1 run --preset smoke --set rollout.harness=command --set 'rollout.command="python examples/agents/shell_agent.py"'
+
+It shows the model its task, runs each answer in the trial's sandbox, and shows what came of it, until the model says
+"submit". Any client of OpenAI's API will do; exit status 0 says that the agent is done.
 """
 
 import json

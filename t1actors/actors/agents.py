@@ -85,6 +85,7 @@ class AgentSampler(Sampler):
         self._driven: dict[str, Driving] = {}
 
     def fold(self, state: SamplerState, event: AnyEvent | UnknownEvent) -> SamplerState:
+        """As the sampler's; a trial is its calls and commands."""
         match event:
             case TurnSampled() if event.trial in state.trials:
                 trial = state.trials[event.trial]
@@ -101,6 +102,7 @@ class AgentSampler(Sampler):
         return state
 
     def decide(self, state: SamplerState, event: AnyEvent | UnknownEvent) -> Decision:
+        """As the sampler's; a trial is one effect."""
         match event:
             case SandboxReady() if event.trial in state.trials:
                 deadline_s = self._config.rollout.agent_deadline_s

@@ -151,9 +151,11 @@ def _look_for_kernels(wanted: str) -> Search:
 
 
 def _actors(config: Config) -> list[tuple[str, str]]:
-    sampler = AGENT_SAMPLER if config.rollout.harness == "command" else ACTORS["sampler"]
-    actors = {**ACTORS, **dict.fromkeys(replica_names(config.rollout.sampler_replicas), sampler)}
-    return list(actors.items())
+    actors = dict(ACTORS)
+    if config.rollout.harness == "command":
+        actors["sampler"] = AGENT_SAMPLER
+    replicas = [(f"sampler{n}", actors["sampler"]) for n in range(1, config.rollout.sampler_replicas)]
+    return [*actors.items(), *replicas]
 
 
 # --- before it ----------------------------------------------------------------------------------------------------------

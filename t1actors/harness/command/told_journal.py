@@ -20,8 +20,6 @@ from t1actors.payloads import Blobs
 class ToldJournal:
     """A ``Journal``. ``events``: what the log has of the trial; ``tell``: ``runtime.actor.Performing.tell``."""
 
-    failed = ""
-
     def __init__(
         self, blobs: Blobs, events: Sequence[AnyEvent], tell: Callable[[Sequence[AnyEvent]], Awaitable[bool]]
     ) -> None:
@@ -32,6 +30,10 @@ class ToldJournal:
     @property
     def blobs(self) -> Blobs:
         return self._blobs
+
+    @property
+    def failed(self) -> str:
+        return ""
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
