@@ -66,7 +66,7 @@ EXCEPTIONS = {
     ("actors", "t1actors.runtime.actor"),
 }
 SEVEN = {"publisher", "pool", "sampler", "verifier", "assembler", "critic", "actor"}
-KINDS_OF = {"agents": "sampler"}
+KINDS_OF = {"sampler_agents": "sampler"}
 """Files that hold another kind of one of the seven."""
 TORCH_ROOMS = {"t1kernels", "models", "engine", "train", "replay"}
 TORCH_ACTORS = {"sampler.py", "critic.py", "actor.py", "training.py"}

@@ -88,8 +88,8 @@ class LiveTrial:
     ids: list[int] = field(default_factory=list[int])
     rows: int = 0
     calls: list[TurnSampled] = field(default_factory=list[TurnSampled])
-    """As the next two: of a trial that a program drives (``agents``): its turns, the commands that it asked for, and what it
-    was answered, by their numbers."""
+    """As the next two: of a trial that a program drives (``sampler_agents``): its turns, the commands that it asked for, and
+    what it was answered, by their numbers."""
     commands: list[str] = field(default_factory=list[str])
     shown: dict[int, str] = field(default_factory=dict[int, str])
 

@@ -54,7 +54,7 @@ ACTORS = {
     "actor": "t1actors.actors.actor:PolicyActor",
 }
 """The seven actors. Every process but the sampler's, the critic's and the actor's does without torch."""
-AGENT_SAMPLER = "t1actors.actors.agents:AgentSampler"
+AGENT_SAMPLER = "t1actors.actors.sampler_agents:AgentSampler"
 """The sampler of ``rollout.harness = "command"``."""
 ACTOR_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",

@@ -12,27 +12,26 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
 
-from t1actors.events import AnyEvent, CommandRequested
 from t1actors.harness.endpoint.desk import closed
 from t1actors.harness.endpoint.errors import CallRefused
 
 
 class Commands:
-    """See the module. ``requested`` and ``shown`` are what the log says, by number, and grow with it; ``tell`` makes events
-    durable (``runtime.actor.Performing.tell``); ``over`` is called where ``diverged`` was set."""
+    """See the module. ``requested`` and ``shown`` are what the log says, by number, and grow with it; ``ask`` makes a command
+    with its number durable, or says that its trial is over; ``over`` is called where ``diverged`` was set."""
 
     def __init__(
         self,
         trial: str,
         requested: Sequence[str],
         shown: Mapping[int, str],
-        tell: Callable[[Sequence[AnyEvent]], Awaitable[bool]],
+        ask: Callable[[int, str], Awaitable[bool]],
         over: Callable[[], None],
     ) -> None:
         self._trial = trial
         self._requested = requested
         self._shown = shown
-        self._tell = tell
+        self._ask = ask
         self._over = over
         self._next = 0
         self._turn = anyio.Lock()
@@ -69,9 +68,7 @@ class Commands:
                 )
                 self._over()
                 raise CallRefused(409, f"{self._trial}: {self.diverged}", code="agent_diverged")
-        elif self._closed or not await self._tell(
-            [CommandRequested(trial=self._trial, number=number, command=command)]
-        ):
+        elif self._closed or not await self._ask(number, command):
             raise closed(self._trial)
         self._next += 1
         while number not in self._shown:

@@ -61,13 +61,15 @@ class Driving:
         settings: Settings,
         blobs: Blobs,
         tell: Callable[[Sequence[AnyEvent]], Awaitable[bool]],
+        ask: Callable[[int, str], Awaitable[bool]],
     ) -> None:
+        """``tell`` is ``runtime.actor.Performing.tell``, by which turns are made durable; ``ask`` that of ``Commands``."""
         self.token = secrets.token_urlsafe(24)
         self.over = anyio.Event()
         self.full = False
         self.refused = ""
         self._trial = known.trial
-        self.commands = Commands(known.trial, known.commands, known.shown, tell, self.over.set)
+        self.commands = Commands(known.trial, known.commands, known.shown, ask, self.over.set)
         opened = SessionOpened(trial=known.trial, number=0, task=known.task, temperature=settings.temperature)
         self._core = _Watched(
             engine,

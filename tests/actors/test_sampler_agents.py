@@ -14,8 +14,8 @@ import pytest
 import trio
 
 from t1actors import config as cfg
-from t1actors.actors.agents import AgentSampler, Drive
 from t1actors.actors.sampler import SamplerState
+from t1actors.actors.sampler_agents import AgentSampler, Drive
 from t1actors.engine.interface import GenerateRequest
 from t1actors.events import (
     AnyEvent,

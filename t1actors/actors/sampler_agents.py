@@ -168,6 +168,10 @@ class AgentSampler(Sampler):
 
     def _served(self, live: LiveTrial, performing: Performing) -> Driving:
         rollout, spec = self._config.rollout, live.spec
+
+        async def ask(number: int, command: str) -> bool:
+            return await performing.tell([CommandRequested(trial=spec.trial, number=number, command=command)])
+
         return Driving(
             Known(trial=spec.trial, task=spec.task, calls=live.calls, commands=live.commands, shown=live.shown),
             engine=self._engine,
@@ -182,6 +186,7 @@ class AgentSampler(Sampler):
             ),
             blobs=self._blobs,
             tell=performing.tell,
+            ask=ask,
         )
 
     async def _run(self, driving: Driving, name: str, log_path: Path, told_path: Path) -> Ended | None:
