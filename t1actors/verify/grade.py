@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import anyio
 import msgspec
@@ -35,6 +36,7 @@ from t1actors.tasks.task import Task, TaskError
 from t1actors.verify.command import closed, has_grader, subject_in, tests_command, uses_pytest, without_tools
 from t1actors.verify.evidence import gather
 from t1actors.verify.judge import judge
+from t1actors.verify.severed import severed, told
 from t1actors.verify.toolbox import ToolLayer
 from t1actors.verify.tools import digest_on
 from t1actors.verify.verdict import NO_ISOLATION, Verdict
@@ -89,6 +91,7 @@ async def grade(
             fixed = (closed(task, tests), *((given.layer,) if given is not None else ()))
             limit_s = min(task.verifier_timeout_s, deadline_s)
             room_mb = (len(layer) + sum(len(part.archive) for part in fixed)) // (1 << 20)
+            warnings: list[str] = []
             spec = SandboxSpec(
                 key=key,
                 workdir=task.workdir,
@@ -101,7 +104,7 @@ async def grade(
                     command_s=limit_s,
                 ),
                 lease_s=lease_s,
-                layers=(*_environment(task, base), _LOGS, *fixed, *_agent_trees(task, layer, base)),
+                layers=(*_environment(task, base), _LOGS, *fixed, *_agent_trees(task, layer, base, warnings)),
                 base=base,
             )
             began = time.monotonic()
@@ -110,7 +113,6 @@ async def grade(
             )
             run.isolation = created.isolation
             run.phases["create"] = time.monotonic() - began
-            warnings: list[str] = []
             own_root = base != HOST or run.isolation.backend == "docker"
             lacks_tools = given is not None and own_root and not await has_grader(backend, key)
             if lacks_tools:
@@ -181,11 +183,17 @@ def _environment(task: Task, base: str) -> tuple[Layer, ...]:
     return tuple(x for x in layers if not any(f"{x.at}/".startswith(f"{path}/") for path in task.graded_paths))
 
 
-def _agent_trees(task: Task, layer: bytes, base: str) -> tuple[Layer, ...]:
-    """What the agent left at the graded paths; a directory it deleted is an empty one."""
+def _agent_trees(task: Task, layer: bytes, base: str, warnings: list[str]) -> tuple[Layer, ...]:
+    """What the agent left at the graded paths; a directory it deleted is an empty one. ``warnings`` hear of what is left
+    out."""
     if base != HOST:
-        return tuple(tree_left_at(layer, path) for path in task.graded_paths)
-    return tuple(Layer(archive=subtree(layer, path) or EMPTY, at=path, read_only=True) for path in task.graded_paths)
+        trees = [tree_left_at(layer, path) for path in task.graded_paths]
+    else:
+        trees = [Layer(archive=subtree(layer, path) or EMPTY, at=path, read_only=True) for path in task.graded_paths]
+    kept, gone = zip(*(severed(tree) for tree in trees), strict=True)
+    if any(gone):
+        warnings.append(told(tuple(chain.from_iterable(gone))))
+    return kept
 
 
 async def _run_tests(task: Task, sandbox: str, backend: SandboxBackend, run: _Grading, request: RunRequest) -> Verdict:

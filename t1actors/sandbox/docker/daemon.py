@@ -19,6 +19,7 @@ _PATIENCE_S = 60.0
 _LARGEST_ANSWER_BYTES = 16 << 20
 AWAY_S = 20.0
 """How long a daemon that is away is waited for where somebody counts on it: one that is restarted is back within seconds."""
+_BUSY_S = 10.0
 _LOOK_AGAIN_S = 0.2
 
 
@@ -52,12 +53,21 @@ class Daemon:
             raise DaemonFailed(step, f"not an answer: {text[:80]!r}") from error
 
     def remove(self, container: str) -> None:
-        """Kill and delete the container and its anonymous volumes; fine if it is not there. Raises ``DaemonFailed``."""
-        try:
-            self.ask(f"removing container {container}", "DELETE", f"/containers/{container}?force=1&v=1")
-        except DaemonFailed as error:
-            if error.status != 404:
-                raise
+        """Kill and delete the container and its anonymous volumes; fine if it is not there. A busy daemon refuses that at
+        times (an exit that it has not heard of yet, a mount in use), so it is asked again for ``_BUSY_S``. Raises
+        ``DaemonFailed``."""
+        until_s = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                self.ask(f"removing container {container}", "DELETE", f"/containers/{container}?force=1&v=1")
+            except DaemonFailed as error:
+                if error.status == 404:
+                    return
+                if error.status == 0 or time.monotonic() >= until_s:
+                    raise
+                time.sleep(_LOOK_AGAIN_S)
+            else:
+                return
 
     def _exchange(self, question: bytes, away_s: float) -> bytes:
         with self._connected(away_s) as connection:

@@ -15,6 +15,7 @@ Python.
 from __future__ import annotations
 
 import builtins
+import filecmp
 import io
 import os
 import sys
@@ -54,6 +55,13 @@ def guard() -> None:
         return opened
 
     io.open = builtins.open = open_and_look
+    compare = filecmp.cmp
+
+    @wraps(compare)
+    def compare_by_content(f1: Any, f2: Any, shallow: bool = True) -> bool:  # else it may do without opening them
+        return compare(f1, f2, shallow=False)
+
+    filecmp.cmp = compare_by_content
 
 
 def _path_of(given: Any) -> str:
