@@ -14,6 +14,7 @@ import difflib
 import functools
 import ipaddress
 import math
+import shlex
 import tomllib
 import types
 import typing
@@ -129,9 +130,11 @@ class RolloutConfig:
     turn_limit: int = 12
     turn_slack: int = 0
     """When positive, a built-in task's turn limit is its number of sub-goals plus this; never above ``turn_limit``."""
-    harness: Literal["shell", "terminus"] = "shell"
+    harness: Literal["shell", "terminus", "command"] = "shell"
     """How the model works the terminal: ``shell`` (a turn is a command), ``terminus`` (a turn is keystrokes for tmux, as
-    JSON; docs/harness.md)."""
+    JSON), ``command`` (a program of yours calls the model over HTTP; docs/harness.md)."""
+    command: str = ""
+    """Of ``harness = "command"``: what is started for each trial, such as "python my_agent.py". No shell reads it."""
     max_new_tokens: int = 40
     max_ids: int = 640
     """Of one stream: prompt, answers and observations together."""
@@ -560,6 +563,20 @@ def _validate(config: Config) -> None:
         r.harness != "terminus" or config.sandbox.output_bytes >= r.terminus.observation_bytes + 1024,
         f"sandbox.output_bytes = {config.sandbox.output_bytes}: must exceed rollout.terminus.observation_bytes = "
         f"{r.terminus.observation_bytes} by 1024 at least, or the tail of what the terminal shows is lost",
+    )
+    programs = 'rollout.harness = "command"'
+    try:
+        argv = shlex.split(r.command)
+    except ValueError as error:
+        raise ConfigError(f"rollout.command = {r.command!r}: {error}") from error
+    need(
+        (r.harness == "command") == bool(argv),
+        f"rollout.command = {r.command!r} with rollout.harness = {r.harness!r}: {programs} needs a command, and no other "
+        "harness has one",
+    )
+    need(
+        r.harness != "command" or r.compaction == "none",
+        f'rollout.compaction = {r.compaction!r}: with {programs} the program keeps its context short; set "none"',
     )
     need(r.sampler_replicas >= 1, f"rollout.sampler_replicas = {r.sampler_replicas}: must be at least 1")
     need(config.verify.reward_scale > 0, f"verify.reward_scale = {config.verify.reward_scale}: must be positive")

@@ -29,6 +29,7 @@ EpisodeEnd = Literal[
     "sandbox_limit",
     "malformed_turns",
     "compaction_failed",
+    "agent_failed",
 ]
 Compaction = Literal["", "summary", "start"]
 """summary: the call was asked to sum up its chunk, and is its last. start: the call begins a chunk, with that summary."""
@@ -396,7 +397,8 @@ class SandboxReady(Event, frozen=True, kw_only=True):
 
 
 class TurnExecuted(Event, frozen=True, kw_only=True):
-    """``observation`` is what the model is shown; ``output`` the timed raw chunks it was made from."""
+    """``observation`` is what the model is shown; ``output`` the timed raw chunks it was made from. Of a command that a
+    program asked for (CommandRequested), ``turn`` is its number and ``observation`` the answer."""
 
     trial: str
     turn: int
@@ -538,6 +540,15 @@ class TurnSampled(Event, frozen=True, kw_only=True):
     """Of ``summary`` the ``command`` is the summary; of ``start`` the context and the routing are the new chunk's own."""
     chat: ChatCall | None = None
     """Of a turn that an endpoint's session took; its ``trial`` is the session, and nothing is executed here."""
+
+
+class CommandRequested(Event, frozen=True, kw_only=True):
+    """The trial's agent, a program (``harness.command``), asks for something to be done in its sandbox. ``number`` counts
+    from 0; ``command`` says all that there is to know. TurnExecuted answers."""
+
+    trial: str
+    number: int
+    command: str
 
 
 class EpisodeEnded(Event, frozen=True, kw_only=True):
@@ -807,8 +818,8 @@ AnyEvent = Union[  # noqa: UP007  (X | Y would be one very long line)
     StepOpened, BarrierOpened, WeightsOffered, WeightsPublished, RunFinished, RunFailed, RunPaused,
     SandboxRequested, SandboxReady, TurnExecuted, SandboxRestored, ObservationDiverged, SandboxSealed, SandboxReclaimed,
     TrialFailed, SandboxRetried, TaskQuarantined, SandboxesReaped,
-    TurnSampled, EpisodeEnded, GenerationQuiesced, WeightsLoaded, SessionOpened, RewardReported, SessionClosed,
-    SessionForgotten,
+    TurnSampled, CommandRequested, EpisodeEnded, GenerationQuiesced, WeightsLoaded,
+    SessionOpened, RewardReported, SessionClosed, SessionForgotten,
     Graded, TrajectoryAssembled, TrialReplaced, TrialCancelled, BatchSealed, BatchShort,
     CriticInitialised, ValuesEstimated, CriticUpdated, ActorInitialised, ActorUpdated, ModelExported,
 ]  # fmt: skip

@@ -24,7 +24,14 @@ ACTORS = ("publisher", "pool", "sampler", "verifier", "assembler", "critic", "ac
 STORY = {
     "the run begins": ("CriticInitialised", "ActorInitialised", "SandboxesReaped"),
     "a step opens": ("StepOpened", "SandboxRequested", "SandboxReady"),
-    "a trial, turn by turn": ("TurnSampled", "TurnExecuted", "SandboxRestored", "ObservationDiverged", "EpisodeEnded"),
+    "a trial, turn by turn": (
+        "TurnSampled",
+        "CommandRequested",
+        "TurnExecuted",
+        "SandboxRestored",
+        "ObservationDiverged",
+        "EpisodeEnded",
+    ),
     "it is graded": ("SandboxSealed", "SandboxReclaimed", "Graded", "TrajectoryAssembled"),
     "what goes wrong": ("SandboxRetried", "TrialFailed", "TaskQuarantined", "TrialReplaced", "BatchShort"),
     "the batch is full": ("BatchSealed", "TrialCancelled"),

@@ -47,6 +47,7 @@ from t1actors.actors.verdicts import retries_of
 from t1actors.events import (
     ActorStarted,
     AnyEvent,
+    CommandRequested,
     EffectFinished,
     EpisodeEnded,
     Payload,
@@ -144,9 +145,12 @@ class Pool:
             case TrialReplaced():
                 return self._request((event.replacement,))
             case TurnSampled() if event.execute and event.trial in state.in_play:
-                return Decision(effects=[self._run_effect(event)])
+                return Decision(effects=[self._run_effect(event.trial, event.turn, event.command)])
+            case CommandRequested() if event.trial in state.in_play:
+                return Decision(effects=[self._run_effect(event.trial, event.number, event.command)])
             case EpisodeEnded() if event.trial in state.ending:
-                deadline_s = self._config.sandbox.create_deadline_s + self._restore_s(event.turns)
+                commands = max(event.turns, len(state.history.commands.get(event.trial, ())))
+                deadline_s = self._config.sandbox.create_deadline_s + self._restore_s(commands)
                 deadline_s += self._live_tests.deadline_s
                 key = f"{event.trial}/seal"
                 task = state.ending[event.trial]
@@ -211,10 +215,9 @@ class Pool:
             ],
         )
 
-    def _run_effect(self, turn: TurnSampled) -> Run:
-        deadline_s = self._hands.limit_s + COMMAND_MARGIN_S + self._restore_s(turn.turn)
-        key = run_key(turn.trial, turn.turn)
-        return Run(key=key, trial=turn.trial, turn=turn.turn, command=turn.command, deadline_s=deadline_s)
+    def _run_effect(self, trial: str, turn: int, command: str) -> Run:
+        deadline_s = self._hands.limit_s + COMMAND_MARGIN_S + self._restore_s(turn)
+        return Run(key=run_key(trial, turn), trial=trial, turn=turn, command=command, deadline_s=deadline_s)
 
     def _restore_s(self, turns: int) -> float:
         """The longest that it may take to make a sandbox again in which so many commands were run."""

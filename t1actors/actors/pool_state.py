@@ -9,6 +9,7 @@ from t1actors.actors.quarantine import Quarantine
 from t1actors.actors.restoring import History
 from t1actors.events import (
     AnyEvent,
+    CommandRequested,
     EffectFinished,
     EffectIntended,
     EpisodeEnded,
@@ -73,7 +74,7 @@ def fold_pool(state: PoolState, event: AnyEvent | UnknownEvent) -> PoolState:
             state.history.forget(event.trial)
             state.images.pop(event.trial, None)
             state.isolations.pop(event.trial, None)
-        case TurnSampled() | TurnExecuted() if event.trial in state.held:
+        case TurnSampled() | CommandRequested() | TurnExecuted() if event.trial in state.held:
             state.history.fold(event)
         case EffectIntended() if is_work(event.key):
             state.open.setdefault(trial_of(event.key), set()).add(event.key)

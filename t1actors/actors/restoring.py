@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 
 import anyio
 
-from t1actors.events import AnyEvent, TurnExecuted, TurnSampled, UnknownEvent
+from t1actors.events import AnyEvent, CommandRequested, TurnExecuted, TurnSampled, UnknownEvent
 from t1actors.sandbox.errors import SandboxGone, SandboxSealed
 
 T = TypeVar("T")
@@ -50,6 +50,8 @@ class History:
         match event:
             case TurnSampled() if event.execute:
                 self.commands.setdefault(event.trial, {})[event.turn] = event.command
+            case CommandRequested():
+                self.commands.setdefault(event.trial, {})[event.number] = event.command
             case TurnExecuted():
                 self.shown.setdefault(event.trial, {})[event.turn] = event.observation
                 if event.sandbox_died:

@@ -87,6 +87,11 @@ class LiveTrial:
     turns: int = 0
     ids: list[int] = field(default_factory=list[int])
     rows: int = 0
+    calls: list[TurnSampled] = field(default_factory=list[TurnSampled])
+    """As the next two: of a trial that a program drives (``sampler_agents``): its turns, the commands that it asked for, and
+    what it was answered, by their numbers."""
+    commands: list[str] = field(default_factory=list[str])
+    shown: dict[int, str] = field(default_factory=dict[int, str])
 
     def standing(self, turn: int) -> Standing:
         """Where it stands before the call ``turn``."""
@@ -215,7 +220,7 @@ class Sampler:
             case TrialCancelled() | TrialFailed():
                 cancels = [_deadline_key(event.trial)]
                 if event.trial in state.sampling:
-                    cancels.append(f"{event.trial}/{state.sampling[event.trial]}/sample")
+                    cancels.append(self._work_key(event.trial, state.sampling[event.trial]))
                 return Decision(cancels=cancels)
             case EffectFinished() if event.key.endswith("/sample"):
                 return self._after_sample(state, event)
@@ -260,13 +265,17 @@ class Sampler:
 
     def _sample(self, trial: str, turn: int) -> Sample:
         deadline_s = self._config.rollout.agent_deadline_s
-        return Sample(key=f"{trial}/{turn}/sample", trial=trial, turn=turn, deadline_s=deadline_s)
+        return Sample(key=self._work_key(trial, turn), trial=trial, turn=turn, deadline_s=deadline_s)
+
+    def _work_key(self, trial: str, turn: int) -> str:
+        """Of what is under way for the trial."""
+        return f"{trial}/{turn}/sample"
 
     def _out_of_time(self, state: SamplerState, trial: str) -> Decision:
         live = state.trials.get(trial)
         if live is None:
             return NOTHING
-        cancels = [f"{trial}/{state.sampling[trial]}/sample"] if trial in state.sampling else []
+        cancels = [self._work_key(trial, state.sampling[trial])] if trial in state.sampling else []
         if live.turns == 0:  # nothing of the agent's is there to be graded
             detail = f"not one turn within {self._config.rollout.agent_deadline_s:.0f} s"
             return Decision(events=[TrialFailed(trial=trial, cause="deadline", detail=detail)], cancels=cancels)

@@ -9,9 +9,11 @@ Left to others: what a task must be (``tasks.reader``), whether machine and sand
 from __future__ import annotations
 
 import difflib
+import shlex
 import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from t1actors.actors.environments import image_builder, image_store, why_no_network
@@ -106,12 +108,27 @@ def _check_harness(config: Config, harness: Harness) -> None:
             f"rollout.max_ids = {rollout.max_ids:,}: what the harness {rollout.harness} tells the model takes {told:,} ids "
             f"without any task, and an answer may take {rollout.max_new_tokens:,} (rollout.max_new_tokens): raise it"
         )
+    if rollout.harness == "command":
+        _check_program(shlex.split(rollout.command)[0])
     on_host = config.sandbox.backend == "namespaces" and (config.sandbox.host_base or config.tasks.source == BUILTIN)
     lacking = [name for name in programs_of(config.rollout) if on_host and find_program(name) is None]
     if lacking:
         raise CommandFailed(
             f"rollout.harness = {config.rollout.harness!r} needs {', '.join(lacking)} in every sandbox, and the host's /usr, "
             f"which is theirs, has none: install it there (apt-get install {' '.join(lacking)})"
+        )
+
+
+def _check_program(program: str) -> None:
+    if shutil.which(program) is None:
+        raise CommandFailed(
+            f"rollout.command: there is no program {program!r} here: name one on the PATH, or by its full path"
+        )
+    lacking = [name for name in ("hypercorn", "sniffio", "starlette") if find_spec(name) is None]
+    if lacking:
+        raise CommandFailed(
+            f'rollout.harness = "command" serves the model over HTTP, which needs {", ".join(lacking)}: '
+            "pip install 't1actors[serve]'"
         )
 
 

@@ -54,6 +54,8 @@ ACTORS = {
     "actor": "t1actors.actors.actor:PolicyActor",
 }
 """The seven actors. Every process but the sampler's, the critic's and the actor's does without torch."""
+AGENT_SAMPLER = "t1actors.actors.sampler_agents:AgentSampler"
+"""The sampler of ``rollout.harness = "command"``."""
 ACTOR_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
@@ -149,8 +151,11 @@ def _look_for_kernels(wanted: str) -> Search:
 
 
 def _actors(config: Config) -> list[tuple[str, str]]:
-    replicas = [(f"sampler{n}", ACTORS["sampler"]) for n in range(1, config.rollout.sampler_replicas)]
-    return [*ACTORS.items(), *replicas]
+    actors = dict(ACTORS)
+    if config.rollout.harness == "command":
+        actors["sampler"] = AGENT_SAMPLER
+    replicas = [(f"sampler{n}", actors["sampler"]) for n in range(1, config.rollout.sampler_replicas)]
+    return [*actors.items(), *replicas]
 
 
 # --- before it ----------------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from t1actors.events import (
 from t1actors.log.merged import Entry
 from t1actors.observe.view import TIMER
 from t1actors.runtime.trimming import step_of
+from t1actors.tito.stitch import continues
 from t1actors.train.batch import batch_digest
 
 ONCE: dict[str, tuple[str, ...]] = {
@@ -81,9 +82,8 @@ class _Trial:
     index: int
     version: str
     ids: int = 0
-    chunk_ids: int = 0
-    """Of the chunk that grows, as ``rows``."""
-    rows: int = 0
+    ends: list[int] = field(default_factory=list[int])
+    """Of each turn: the ids from its chunk's first to its last sampled one."""
     sampled: int = 0
     next_turn: int = 0
     layer_digest: str | None = None
@@ -276,14 +276,17 @@ class Invariants:
         if event.turn != trial.next_turn:
             self._error(entry, f"{name}: turn {trial.next_turn} was to come")
         trial.next_turn = event.turn + 1
-        if event.compaction == "start":
-            trial.chunk_ids = trial.rows = 0
-        trial.ids += len(event.context_ids) + len(event.sampled_ids)
-        trial.chunk_ids += len(event.context_ids) + len(event.sampled_ids)
+        parent, added = continues(event), len(event.context_ids) + len(event.sampled_ids)
+        if parent is not None and not 0 <= parent < len(trial.ends):
+            self._error(entry, f"{name}: goes on from turn {parent}, which was not sampled before it")
+            parent = None
+        before = 0 if parent is None else trial.ends[parent]
+        trial.ends.append(before + added)
+        trial.ids += added
         trial.sampled += len(event.sampled_ids)
-        trial.rows += event.routing.shape[0] if event.routing.shape else 0
-        if trial.rows != trial.chunk_ids - 1:
-            self._error(entry, f"{name}: {trial.rows} routing rows for {trial.chunk_ids} ids; must be ids - 1")
+        rows = max(before - 1, 0) + (event.routing.shape[0] if event.routing.shape else 0)
+        if rows != before + added - 1:
+            self._error(entry, f"{name}: {rows} routing rows for {before + added} ids; must be ids - 1")
         if len(event.logprobs) != len(event.sampled_ids):
             self._error(entry, f"{name}: {len(event.logprobs)} log-probs for {len(event.sampled_ids)} sampled ids")
         covered = 0

@@ -253,8 +253,9 @@ def _lost(f: Figures) -> Iterator[Sign]:
     )
     if drifting:
         text = (
-            f"At least {percent(WARN_RETOKENIZED)} of the boundaries between turns were re-tokenised or split in "
-            f"{named(drifting)}: the model writes text that its tokenizer cuts otherwise."
+            f"At least {percent(WARN_RETOKENIZED)} of the boundaries between turns were re-tokenised or begin a chunk in "
+            f"{named(drifting)}. RETOKENIZED: the answer came back as text that the tokenizer cuts otherwise. SPLIT: a call "
+            "did not go on from the one before it (a summary, a sub-agent, a second answer, a history that was edited)."
         )
         yield Sign("boundaries", text, f"t1 log cat . --step {drifting[0]} --kind TrajectoryAssembled", drifting)
     late = [s for s in f.by_step if s.timed_out_turns >= WARN_TIMED_OUT]

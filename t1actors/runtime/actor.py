@@ -9,8 +9,8 @@ delivers causally, and performs an effect only after its ``EffectIntended`` is d
 journals again and performs what was intended and not finished, so ``perform`` must be idempotent by ``effect.key``.
 
 Other actors' events are folded and decided on, but for the private ones (``events.PRIVATE_EVENTS``), which nobody else sees.
-An actor's own outputs are folded, never decided on, except ``EffectFinished`` and ``TimerFired``: when they are
-decided on, the effect's result events have already been folded.
+An actor's own outputs are folded, never decided on, except ``EffectFinished`` and ``TimerFired``, and what an effect tells
+while it is performed (``Performing.tell``): when they are decided on, the events before them have already been folded.
 """
 
 from __future__ import annotations
@@ -66,14 +66,22 @@ class Unrecoverable(Exception):
 S = TypeVar("S")
 
 
+async def _tell_nobody(events: Sequence[AnyEvent]) -> bool:
+    raise AssertionError(f"no host performs this effect, so nobody keeps {events}")
+
+
 @dataclass
 class Performing:
-    """What ``perform`` is given besides the effect: a place for sub-phase seconds, a progress report, the attempt
-    (above 1 when an earlier incarnation may already have acted: ask the world by key first)."""
+    """What ``perform`` is given besides the effect: a place for sub-phase seconds, a progress report, what it may tell, the
+    attempt (above 1 when an earlier incarnation may already have acted: ask the world by key first)."""
 
     attempt: int
     report: Callable[[float, float, str], Awaitable[None]]
     """``await report(done, total, unit)``: becomes ``ProgressReported``."""
+    tell: Callable[[Sequence[AnyEvent]], Awaitable[bool]] = _tell_nobody
+    """``await tell(events)``: what happened while the effect is performed, from outside (a program that it serves called).
+    The events are folded, the last one is decided on, and all are durable when it returns True. False: nothing was kept,
+    because the effect's cancelling was decided, or the host stops."""
     phases: dict[str, float] = field(default_factory=dict[str, float])
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -24,6 +25,12 @@ from t1actors.runtime.clock import Clock
 from t1actors.runtime.errors import EffectStalled
 from t1actors.runtime.intents import Intent
 from t1actors.runtime.moments import NOBODY, Moments
+
+Tell: TypeAlias = Callable[[Intent, Sequence[AnyEvent]], Awaitable[bool]]
+
+
+async def _to_nobody(intent: Intent, events: Sequence[AnyEvent]) -> bool:
+    return False
 
 
 class Performer(Protocol):
@@ -50,15 +57,18 @@ class Effects:
         *,
         clock: Clock,
         deliver: Callable[[list[AnyEvent]], None],
+        tell: Tell = _to_nobody,
         stalled: Callable[[str], Awaitable[None]] | None = None,
         moments: Moments = NOBODY,
     ) -> None:
-        """``deliver`` takes own events in the order in which they are to be applied; ``stalled`` is told of an effect that
-        made no progress for too long, before ``EffectStalled`` is raised: what it hangs in may keep that from arriving."""
+        """``deliver`` takes own events in the order in which they are to be applied; ``tell`` takes those of an effect that
+        is under way, and says whether they are durable (``Performing.tell``); ``stalled`` is told of an effect that made no
+        progress for too long, before ``EffectStalled`` is raised: what it hangs in may keep that from arriving."""
         self._performer = performer
         self._moments = moments
         self._clock = clock
         self._deliver = deliver
+        self._tell = tell
         self._stalled = stalled
 
     async def perform(self, intent: Intent, effect: Effect) -> None:
@@ -68,7 +78,11 @@ class Effects:
             return
         deadline_s = intent.event.deadline_s
         progress = _Progress(self._clock.monotonic())
-        performing = Performing(attempt=intent.attempt, report=self._report(intent.event.key, progress))
+        performing = Performing(
+            attempt=intent.attempt,
+            report=self._report(intent.event.key, progress),
+            tell=partial(self._tell, intent),
+        )
         results: Sequence[AnyEvent] = ()
         started_s = self._clock.monotonic()
         intent.scope = anyio.CancelScope() if deadline_s is None else anyio.move_on_after(deadline_s)

@@ -52,6 +52,7 @@ from t1actors.runtime.moments import NOBODY, Moments
 from t1actors.runtime.numerics import first_start, of_the_run
 from t1actors.runtime.recovery import SUPERVISOR, Recovered, follows, recover
 from t1actors.runtime.snapshots import Taken, beginning, form_of
+from t1actors.runtime.told import Tellings, Told
 from t1actors.runtime.wake import Wake
 
 POLL_S = 0.25
@@ -165,12 +166,15 @@ class _Host:
             durable=self._on_durable,
             moments=moments,
         )
-        self._effects = Effects(actor, clock=clock, deliver=self._on_results, stalled=stalled, moments=moments)
+        self._effects = Effects(
+            actor, clock=clock, deliver=self._on_results, tell=self._tell, stalled=stalled, moments=moments
+        )
+        self._tellings = Tellings()
         self._wake = Wake()
         self._news = True
         """Journals may hold more than was read: looking costs a system call each, results of effects are no reason to."""
         self._durable: deque[Batch] = deque()
-        self._results: deque[list[AnyEvent]] = deque()
+        self._results: deque[list[AnyEvent] | Told] = deque()
         self._applying: tuple[str, int] | None = None
         self._snapshots = snapshots
         self._state_type = state_type
@@ -181,15 +185,18 @@ class _Host:
     async def run(self, ready: Callable[[], Awaitable[None]] | None) -> None:
         try:
             async with anyio.create_task_group() as outer:
-                outer.start_soon(self._committer.run)
+                outer.start_soon(self._commit_all)
                 try:
                     async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(self._watch_journals)
-                        for intent in self._intents.all():
-                            self._begin(tasks, intent)
-                        if ready is not None:
-                            await ready()
-                        await self._apply_all(tasks)
+                        try:
+                            tasks.start_soon(self._watch_journals)
+                            for intent in self._intents.all():
+                                self._begin(tasks, intent)
+                            if ready is not None:
+                                await ready()
+                            await self._apply_all(tasks)
+                        finally:
+                            self._drop_unapplied()  # who waits for them may be what this group waits for
                 finally:
                     self._reader.close()
                     self._committer.close()
@@ -209,6 +216,8 @@ class _Host:
         for intent in batch.begins:
             intent.intended_wall_ns = wall_ns
         self._snapshots.durable(batch)
+        for told in batch.told:
+            self._tellings.end(told, kept=True)
         if batch.begins or batch.cancels:
             self._durable.append(batch)
         self._wake.set()
@@ -216,6 +225,27 @@ class _Host:
     def _on_results(self, events: list[AnyEvent]) -> None:
         self._results.append(events)
         self._wake.set()
+
+    async def _tell(self, intent: Intent, events: Sequence[AnyEvent]) -> bool:
+        told = self._tellings.add(intent, events)
+        if told is None:
+            return False
+        self._results.append(told)
+        self._wake.set()
+        await told.over.wait()
+        return told.kept
+
+    def _drop_unapplied(self) -> None:
+        self._tellings.close()
+        for told in self._results:
+            if isinstance(told, Told):
+                self._tellings.end(told, kept=False)
+
+    async def _commit_all(self) -> None:
+        try:
+            await self._committer.run()
+        finally:
+            self._tellings.drop_all()
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -246,7 +276,11 @@ class _Host:
                 for intent in batch.cancels:
                     self._effects.cancel(intent)
             while self._results:
-                self._apply_own(self._results.popleft())
+                results = self._results.popleft()
+                if isinstance(results, Told):
+                    self._apply_told(results)
+                else:
+                    self._apply_own(results, decided=isinstance(results[-1], (EffectFinished, TimerFired)))
             self._take_snapshot(tasks)
             if not self._news:
                 return
@@ -300,18 +334,29 @@ class _Host:
             self._watch.add(started.journal)
             self._reader.add(started.journal)
 
-    def _apply_own(self, results: Sequence[AnyEvent]) -> None:
-        """Folds own results; an EffectFinished or TimerFired, always the last, is decided on."""
+    def _apply_told(self, told: Told) -> None:
+        """What an effect tells, unless it is over or to be cancelled."""
+        key = told.intent.event.key
+        if told.intent.cancel_requested or self._intents.get(key) is not told.intent:
+            self._tellings.end(told, kept=False)
+        else:
+            self._apply_own(told.events, decided=True).told.append(told)
+
+    def _apply_own(self, results: Sequence[AnyEvent], *, decided: bool) -> Batch:
+        """Folds own results; the last is decided on where it is to be (EffectFinished and TimerFired are, always the last).
+        The frame's content that holds them."""
         first = self._ledger.next_sequence
         self._applying = (self._name, first)
         raws = [self._fold_own(event) for event in results]
         last = results[-1]
-        decision = self._actor.decide(self._state, last) if isinstance(last, (EffectFinished, TimerFired)) else NOTHING
+        decision = self._actor.decide(self._state, last) if decided else NOTHING
         outputs = self._outputs(decision)
         self._ledger.room_for(sum(map(len, raws)) + outputs.events_bytes)
-        outputs.hand_over(self._ledger.own(raws, outputs.events))
+        batch = self._ledger.own(raws, outputs.events)
+        outputs.hand_over(batch)
         self._applying = None
         self._snapshots.applied(len(raws))
+        return batch
 
     def _take_snapshot(self, tasks: TaskGroup) -> None:
         if self._snapshots.due:

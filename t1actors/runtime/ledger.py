@@ -20,6 +20,7 @@ from t1actors.log.interface import MAX_FRAME_BYTES, InputRun
 from t1actors.runtime.errors import HostError
 from t1actors.runtime.intents import Intent
 from t1actors.runtime.snapshots import Taken
+from t1actors.runtime.told import Told
 
 HEAD_BYTES = 4096
 """Room kept for a frame's header and its head without the input runs: vector, code version, times."""
@@ -52,6 +53,8 @@ class Batch:
     vector: Mapping[str, int] = field(default_factory=dict[str, int])
     begins: list[Intent] = field(default_factory=list[Intent])
     cancels: list[Intent] = field(default_factory=list[Intent])
+    told: list[Told] = field(default_factory=list[Told])
+    """Who waits for events of it to be durable."""
     taken: Taken | None = None
     """The actor as it is at this frame's end, when a snapshot of it is wanted."""
 

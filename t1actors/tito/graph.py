@@ -35,11 +35,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from t1actors.events import Boundary, Tensor, VersionSpan
+from t1actors.events import Tensor, VersionSpan
 from t1actors.tito.record import TitoError
 from t1actors.tito.render.interface import Renderer
 from t1actors.tito.render.messages import Message, Tool
-from t1actors.tito.stitch import PathTurn, Turn
+from t1actors.tito.stitch import PathTurn, Turn, paths_of
 
 Join: TypeAlias = Literal["opening", "extension", "tools", "history", "answer"]
 """How a turn stands to what was there. ``opening``: a conversation that begins here, no assistant has spoken in it.
@@ -214,20 +214,7 @@ class SessionGraph:
     def paths(self, rows: Callable[[Tensor], npt.NDArray[np.generic]]) -> list[list[PathTurn]]:
         """The chunks, for ``stitch.stitch_paths``: one for each node that nothing goes on from, in the order of their
         numbers. Where two share their first turns, the later one has them as context. ``rows`` opens a routing payload."""
-        turns: dict[int, Turn] = {}
-        paths: list[list[PathTurn]] = []
-        for leaf in self.nodes:
-            if self.children(leaf.number):
-                continue
-            path: list[PathTurn] = []
-            for node in self.path(leaf.number):
-                trained = node.number not in turns
-                if trained:
-                    turns[node.number] = _turn_of(node, rows)
-                boundary = Boundary(turn=node.number, case="SPLIT" if node.parent is None else "STRICT")
-                path.append(PathTurn(turn=turns[node.number], trained=trained, boundary=boundary))
-            paths.append(path)
-        return paths
+        return paths_of([_turn_of(node, rows) for node in self.nodes], [node.parent for node in self.nodes])
 
     def joins(self) -> dict[Join, int]:
         """How many turns stand how to what was there."""

@@ -159,7 +159,7 @@ def stitch(
     rule: StitchRule = "strict",
 ) -> Stitched:
     """As ``stitch_turns``, for the trial that the events ``turns`` (all of it, in order) belong to; a chunk begins where its
-    context was compacted.
+    context was compacted. Turns that answered chat calls go on from where these say (``ChatCall.continues``).
 
     Raises:
         StitchError: turns missing, mixed or malformed; routing missing or of another shape than the model's.
@@ -188,13 +188,8 @@ def stitch(
         )
         for turn in turns
     ]
-    paths: list[list[PathTurn]] = []
-    for event, turn in zip(turns, plain, strict=True):
-        if event.compaction == "start" or not paths:
-            paths.append([])
-        paths[-1].append(PathTurn(turn=turn))
     return stitch_paths(
-        paths,
+        paths_of(plain, [continues(turn) for turn in turns]),
         trial=first.trial,
         index=index,
         task=task,
@@ -202,6 +197,41 @@ def stitch(
         geometry=geometry,
         rule=rule,
     )
+
+
+def continues(turn: TurnSampled) -> int | None:
+    """The turn whose ids this one goes on from; None begins a chunk."""
+    if turn.chat is not None:
+        return turn.chat.continues
+    return None if turn.turn == 0 or turn.compaction == "start" else turn.turn - 1
+
+
+def paths_of(turns: Sequence[Turn], parents: Sequence[int | None]) -> list[list[PathTurn]]:
+    """The paths of a trial whose turns go on from those before them that ``parents`` names (None begins a chunk): one for
+    each turn that nothing goes on from, in their order. Where two have their beginning in common the first trains it.
+
+    Raises:
+        StitchError: a turn that goes on from none before it.
+    """
+    for number, parent in enumerate(parents):
+        if parent is not None and not 0 <= parent < number:
+            raise StitchError(f"turn {number} goes on from turn {parent}, which is not before it")
+    continued, trained = set(parents), set[int]()
+    paths: list[list[PathTurn]] = []
+    for leaf in range(len(turns)):
+        if leaf in continued:
+            continue
+        numbers, number = list[int](), leaf
+        while number is not None:
+            numbers.append(number)
+            number = parents[number]
+        path: list[PathTurn] = []
+        for place, number in enumerate(reversed(numbers)):
+            boundary = Boundary(turn=number, case="STRICT" if place else "SPLIT")
+            path.append(PathTurn(turn=turns[number], trained=number not in trained, boundary=boundary))
+            trained.add(number)
+        paths.append(path)
+    return paths
 
 
 def _check_training(trial: str, paths: Sequence[Sequence[PathTurn]]) -> None:

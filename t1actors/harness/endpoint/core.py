@@ -81,12 +81,15 @@ class EndpointCore:
     """See the module. Used from one event loop, while the engine and the journal run."""
 
     def __init__(
-        self, engine: Engine, renderer: Renderer, journal: Journal, *, geometry: Geometry, settings: Settings
-    ) -> None:
+        self, engine: Engine, renderer: Renderer, journal: Journal, *, geometry: Geometry, settings: Settings,
+        volatile_routing: bool = False,
+    ) -> None:  # fmt: skip
+        """``volatile_routing``: a lost machine may take the routing of turns, because somebody then samples them again."""
         self.settings = settings
         self._engine = engine
         self._renderer = renderer
         self._journal = journal
+        self._volatile_routing = volatile_routing
         self._geometry = geometry
         self._sessions = Sessions(renderer, max_ids=settings.max_ids, max_turns=settings.max_turns)
         self._desks: dict[str, Desk] = {}
@@ -185,12 +188,28 @@ class EndpointCore:
                 raise CallRefused(409, f"session {name}: still open; close it first", code="session_open")
         await self._commit(lambda _: [SessionForgotten(trial=name) for name in names])
 
-    async def _end(self, session: Session, first: list[AnyEvent]) -> None:
-        desk = self._desk(session.name)
+    async def leave(self, name: str) -> None:
+        """The session goes on elsewhere, or not at all: calls at work in it end without a turn, and none is taken any more.
+        Nothing is committed, and nothing will be."""
+        desk = self._desk(name)
+        self._stop(desk)
+        for live in list(desk.live):
+            await live.over.wait()
+        await self._release(desk)
+
+    def _stop(self, desk: Desk) -> None:
         desk.closing = True
         for live in desk.live:
             live.closed = True
             live.scope.cancel()
+
+    async def _release(self, desk: Desk) -> None:
+        for sequence in set(desk.sequences.values()):
+            await self._engine.release(sequence)
+
+    async def _end(self, session: Session, first: list[AnyEvent]) -> None:
+        desk = self._desk(session.name)
+        self._stop(desk)
         async with desk.commit:
             events = list(first)
             if first and session.reward is not None:
@@ -201,8 +220,7 @@ class EndpointCore:
                 events.append(SessionClosed(trial=session.name, turns=len(session.graph.nodes)))
             if events:
                 await self._commit(lambda _: events)
-        for sequence in set(desk.sequences.values()):
-            await self._engine.release(sequence)
+        await self._release(desk)
         self._desks.pop(session.name, None)
 
     def _opening(self, name: str, *, task: str = "", temperature: float | None = None) -> SessionOpened:
@@ -286,7 +304,9 @@ class EndpointCore:
                 sequence=sequence,
                 ids=ids,
                 max_new_tokens=min(
-                    call.max_new_tokens or self.settings.max_new_tokens, self.settings.max_ids - len(ids)
+                    call.max_new_tokens or self.settings.max_new_tokens,
+                    self.settings.max_new_tokens,
+                    self.settings.max_ids - len(ids),
                 ),
                 temperature=session.temperature,
                 seed=self._seed(name, call, session.graph, placement),
@@ -323,6 +343,7 @@ class EndpointCore:
                 call=call,
                 given=given,
                 answer=answer,
+                volatile=self._volatile_routing,
             )
             return [*opening, sampled]
 

@@ -48,7 +48,9 @@ def committed_turn(session: Session, call: Call) -> int | None:
             f"request id {call.request_id}: session {session.name} answered another call under it; use an id once",
             code="request_id_reused",
         )
-    if turn is None and call.is_retry:
+    if turn is not None:
+        session.claim(call.digest, turn)
+    elif call.is_retry:
         # An answer that somebody went on from was not lost.
         found = [
             number
@@ -56,7 +58,7 @@ def committed_turn(session: Session, call: Call) -> int | None:
             if note.request == call.digest and not session.graph.children(number)
         ]
         turn = found[-1] if found else None
-    return turn
+    return session.claim(call.digest) if turn is None else turn
 
 
 def is_same(live: Call, call: Call) -> bool:

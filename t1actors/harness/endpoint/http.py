@@ -19,7 +19,7 @@ from __future__ import annotations
 import hmac
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import chain
 
 import msgspec
@@ -54,9 +54,16 @@ class _Reward(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def application(
-    core: EndpointCore, *, model: str, token: str | None = None, now_s: Callable[[], float] = time.time
+    core: EndpointCore,
+    *,
+    model: str,
+    token: str | None = None,
+    now_s: Callable[[], float] = time.time,
+    reports: bool = True,
+    more: Sequence[Route] = (),
 ) -> ASGIApp:
-    """The application. ``model``: the name that calls may use; ``token``: what clients show, as a bearer."""
+    """The application. ``model``: the name that calls may use; ``token``: what clients show, as a bearer. ``reports``:
+    clients open and close sessions, and report rewards; without it they only call and look. ``more``: what else is served."""
     face = _Face(core, model, token, now_s)
     posted = ["POST"]
     routes = [
@@ -65,12 +72,14 @@ def application(
         Route("/v1/chat/completions", face.chat, methods=posted),
         Route("/v1/responses", face.responses, methods=posted),
         Route("/sessions", face.sessions),
-        Route("/sessions/{name}", face.session, methods=["GET", "POST", "DELETE"]),
-        Route("/sessions/{name}/reward", face.reward, methods=posted),
+        Route("/sessions/{name}", face.session, methods=["GET", "POST", "DELETE"] if reports else ["GET"]),
         Route("/sessions/{name}/v1/models", face.models),
         Route("/sessions/{name}/v1/chat/completions", face.chat, methods=posted),
         Route("/sessions/{name}/v1/responses", face.responses, methods=posted),
+        *more,
     ]
+    if reports:
+        routes.append(Route("/sessions/{name}/reward", face.reward, methods=posted))
     return Starlette(routes=routes, exception_handlers={CallRefused: _refusal, HTTPException: _no_such_place})
 
 
@@ -184,29 +193,35 @@ class _Face:
     # --- what all requests share --------------------------------------------------------------------------------------
 
     def _admit(self, request: Request) -> None:
-        if self._token is None:
-            return
-        given = request.headers.get("authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
-            raise CallRefused(
-                401, "the token is missing or wrong: send `Authorization: Bearer TOKEN`", code="invalid_api_key"
-            )
+        admit(request, self._token)
 
     async def _body(self, request: Request) -> bytes:
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > self._core.settings.max_body_bytes:
-                raise CallRefused(
-                    413, f"the body is larger than {self._core.settings.max_body_bytes:,} bytes", code="body_too_large"
-                )
-        return bytes(body)
+        return await body_of(request, self._core.settings.max_body_bytes)
 
     def _check_model(self, model: str) -> None:
         if model != self._model:
             raise CallRefused(
                 404, f"model {model!r}: the model here is {self._model!r}", code="model_not_found", param="model"
             )
+
+
+def admit(request: Request, token: str | None) -> None:
+    """Raises ``CallRefused`` unless the request shows the token."""
+    given = request.headers.get("authorization", "")
+    if token is not None and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+        raise CallRefused(
+            401, "the token is missing or wrong: send `Authorization: Bearer TOKEN`", code="invalid_api_key"
+        )
+
+
+async def body_of(request: Request, max_bytes: int) -> bytes:
+    """Raises ``CallRefused`` for one that is larger."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > max_bytes:
+            raise CallRefused(413, f"the body is larger than {max_bytes:,} bytes", code="body_too_large")
+    return bytes(body)
 
 
 async def _until_gone(request: Request, then: Callable[[], None]) -> None:

@@ -23,6 +23,7 @@ import hypercorn.trio
 import sniffio
 from anyio import to_thread
 from hypercorn.config import Config
+from starlette.types import ASGIApp
 
 from t1actors.engine.interface import Engine
 from t1actors.harness.endpoint.core import EndpointCore, Trajectory
@@ -83,29 +84,36 @@ async def serve(
     async with journal.running():
         core = EndpointCore(engine, renderer, journal, geometry=geometry, settings=settings)
         await to_thread.run_sync(core.restore)
-        listening = socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
-        )
-        port = listening.getsockname()[1]
-        config = Config()
-        config.bind = [f"fd://{listening.detach()}"]  # hypercorn's from here on
-        config.errorlog = logging.getLogger(__name__)
-        config.keep_alive_timeout = IDLE_CONNECTION_S
-        config.graceful_timeout = graceful_s
-        config.include_server_header = False
-        stop = anyio.Event()
-        run = hypercorn.trio.serve if sniffio.current_async_library() == "trio" else hypercorn.asyncio.serve
-        app = cast("Any", application(core, model=model, token=token))
-        async with task_group() as tasks:
+        app = application(core, model=model, token=token)
+        async with listening(app, host=host, port=port, graceful_s=graceful_s) as base_url:
+            yield Endpoint(base_url, core)
 
-            async def listen() -> None:
-                await run(app, config, shutdown_trigger=stop.wait)
 
-            tasks.start_soon(listen)
-            try:
-                yield Endpoint(f"http://{f'[{host}]' if ':' in host else host}:{port}", core)
-            finally:
-                stop.set()
+@asynccontextmanager
+async def listening(
+    app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0, graceful_s: float = 5.0
+) -> AsyncGenerator[str]:
+    """Serve ``app`` for the block, whose URL is yielded. Raises ``OSError``: the port is taken."""
+    taken = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024)
+    port = taken.getsockname()[1]
+    config = Config()
+    config.bind = [f"fd://{taken.detach()}"]  # hypercorn's from here on
+    config.errorlog = logging.getLogger(__name__)
+    config.keep_alive_timeout = IDLE_CONNECTION_S
+    config.graceful_timeout = graceful_s
+    config.include_server_header = False
+    stop = anyio.Event()
+    run = hypercorn.trio.serve if sniffio.current_async_library() == "trio" else hypercorn.asyncio.serve
+    async with task_group() as tasks:
+
+        async def listen() -> None:
+            await run(cast("Any", app), config, shutdown_trigger=stop.wait)
+
+        tasks.start_soon(listen)
+        try:
+            yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        finally:
+            stop.set()
 
 
 def _is_loopback(host: str) -> bool:

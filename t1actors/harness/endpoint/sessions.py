@@ -57,6 +57,8 @@ class Session:
     notes: list[TurnNote] = field(default_factory=list[TurnNote])
     turn_of: dict[str, int] = field(default_factory=dict[str, int])
     """Request id to turn."""
+    unclaimed: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """Of a session whose harness began again (``begin_again``), by request: turns that nobody asked for since."""
     reward: float | None = None
     closed: bool = False
 
@@ -73,6 +75,19 @@ class Session:
     @property
     def finished(self) -> bool:
         return self.closed and self.reward is not None and bool(self.graph.nodes)
+
+    def begin_again(self) -> None:
+        """The harness starts from its beginning: each turn that is there answers one call that asks for the same."""
+        self.unclaimed = {}
+        for turn, note in enumerate(self.notes):
+            self.unclaimed.setdefault(note.request, []).append(turn)
+
+    def claim(self, request: str, turn: int | None = None) -> int | None:
+        """The oldest turn (or ``turn``) that answered ``request`` and was not asked for since ``begin_again``; None: none."""
+        left = self.unclaimed.get(request, [])
+        if not left or (turn is not None and turn not in left):
+            return None
+        return left.pop(0 if turn is None else left.index(turn))
 
     def answered(self, turn: int) -> Answered:
         """What was handed out for the turn."""

@@ -42,8 +42,9 @@ def turn_sampled(
     call: Call,
     given: Message,
     answer: Answer,
+    volatile: bool,
 ) -> TurnSampled:
-    """The event of a turn, its large payloads stored."""
+    """The event of a turn, its large payloads stored, ``volatile``: that of the routing as such."""
     said = Said(messages=placement.messages, given=given, tools=placement.tools if placement.parent is None else ())
     return TurnSampled(
         trial=session,
@@ -51,7 +52,7 @@ def turn_sampled(
         context_ids=placement.context_ids,
         sampled_ids=result.sampled_ids,
         logprobs=tuple(result.logprobs.astype(np.float64).tolist()),
-        routing=pack_array(blobs, result.routing_RLK),
+        routing=pack_array(blobs, result.routing_RLK, volatile=volatile),
         versions=result.versions,
         temperature=temperature,
         finish=result.finish,

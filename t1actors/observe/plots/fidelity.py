@@ -155,7 +155,7 @@ def draw_boundaries(f: Figures) -> Drawn | None:
     return Drawn(
         title,
         "How each turn was joined to what came before it. STRICT: the ids are what was sampled. NORMALIZED: they "
-        "differ only at the edge. RETOKENIZED and SPLIT: the text is cut into other ids, and what was sampled is "
-        "kept apart. No case changes a sampled id in the loss.",
+        "differ only at the edge. RETOKENIZED: the text came back as other ids, and what was sampled is kept. "
+        "SPLIT: the turn begins a chunk. No case changes a sampled id in the loss.",
         picture,
     )

@@ -1,0 +1,1 @@
+"""The command harness: any program drives a trial, over HTTP."""
