@@ -1,13 +1,9 @@
 """The host's promises, one actor at a time, in virtual time."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
 import anyio
 import pytest
 
 from t1actors.events import (
-    AnyEvent,
     CancelRequested,
     EffectFinished,
     EffectIntended,
@@ -16,73 +12,16 @@ from t1actors.events import (
     TimerFired,
 )
 from t1actors.log.interface import MAX_FRAME_BYTES
-from t1actors.runtime.actor import NOTHING, Decision, Effect, Wait
+from t1actors.runtime.actor import Decision, Effect, Wait
 from t1actors.runtime.clock import run_virtual
 from t1actors.runtime.errors import EffectStalled, HostError, leaves
-from tests.runtime.toys import Toy, number
+from tests.runtime.recorder import Act, Recorder, driven, recorder
+from tests.runtime.toys import number
 from tests.runtime.worlds import World, settle
-
-
-class Act(Effect, frozen=True, kw_only=True):
-    pass
 
 
 class Other(Effect, frozen=True, kw_only=True):
     pass
-
-
-@dataclass
-class Seen:
-    events: list[AnyEvent] = field(default_factory=list)
-
-
-class Recorder(Toy):
-    """Folds everything into a list; what it decides is given by ``answers``: {number: decision}."""
-
-    reads = frozenset({"driver"})
-    effect_type = Act
-    answers: ClassVar = {}
-
-    def __init__(self, context):
-        super().__init__(context)
-        self.decided = []
-        self.performed = []
-        self.state = Seen()
-
-    @property
-    def seen(self):
-        return self.state.events
-
-    def initial(self):
-        return self.state
-
-    def fold(self, state, event):
-        state.events.append(event)
-        return state
-
-    def decide(self, state, event):
-        assert state.events[-1] == event, "decided on before it was folded"
-        self.decided.append(event)
-        if isinstance(event, GenerationQuiesced):
-            return self.answers.get(event.step, NOTHING)
-        return NOTHING
-
-    async def perform(self, effect, performing):
-        self.performed.append((effect.key, performing.attempt))
-        return [number(100, "world")]
-
-
-def recorder(**answers):
-    return type("Scripted", (Recorder,), {"answers": {int(k[1:]): v for k, v in answers.items()}})
-
-
-def driven(*numbers):
-    """A world in which the driver has said ``numbers``, one frame each."""
-    world = World()
-    world.introduce("driver", "actor")
-    for n in numbers:
-        world.say("driver", number(n, "driver"), rests_on={"supervisor": 0})
-    return world
 
 
 def test_own_outputs_are_folded_and_only_finished_effects_are_decided_on():
@@ -302,79 +241,6 @@ def test_progress_is_recorded_and_folded_but_not_decided_on():
             assert world.events("actor", ProgressReported) == [progress]
             assert progress in actor.seen
             assert progress not in actor.decided
-
-    run_virtual(main)
-
-
-def test_what_an_effect_tells_is_durable_folded_and_decided_on_before_it_goes_on():
-    async def main():
-        world = driven(1)
-        answer = Decision(events=[number(70, "actor")])
-
-        class Serving(recorder(n1=Decision(effects=[Act(key="act")]), n7=answer)):
-            async def perform(self, effect, performing):
-                if performing.attempt == 1:
-                    assert await performing.tell([number(6, "caller"), number(7, "caller")])
-                    assert world.events("actor", GenerationQuiesced)[0] == number(6, "caller"), "not durable yet"
-                await anyio.sleep(1000)
-                return []
-
-        async with world.hosting(Serving, crash=True) as first:
-            await settle()
-            told = [event.step for event in first.seen if isinstance(event, GenerationQuiesced)]
-            assert told == [1, 6, 7, 70]
-            assert [event.step for event in first.decided if isinstance(event, GenerationQuiesced)] == [1, 7]
-        async with world.hosting(Serving) as second:
-            await settle()
-            assert [event.step for event in second.seen if isinstance(event, GenerationQuiesced)] == told
-
-    run_virtual(main)
-
-
-def test_what_an_effect_tells_after_its_cancelling_was_decided_is_not_kept():
-    async def main():
-        world = driven(1)
-        said = []
-
-        class Serving(recorder(n1=Decision(effects=[Act(key="act")]), n2=Decision(cancels=["act"]))):
-            async def perform(self, effect, performing):
-                try:
-                    await anyio.sleep(1000)
-                finally:
-                    with anyio.CancelScope(shield=True):
-                        said.append(await performing.tell([number(7, "caller")]))
-                return []
-
-        async with world.hosting(Serving):
-            await settle()
-            world.say("driver", number(2, "driver"))
-            await settle()
-        assert said == [False]
-        assert number(7, "caller") not in world.events("actor", GenerationQuiesced)
-
-    run_virtual(main)
-
-
-@pytest.mark.parametrize("crash", [False, True])
-def test_who_tells_a_host_that_stops_or_fails_does_not_wait_for_it(crash):
-    async def main():
-        world = driven(1)
-        said = []
-
-        class Serving(recorder(n1=Decision(effects=[Act(key="act")]))):
-            async def perform(self, effect, performing):
-                with anyio.CancelScope(shield=True):
-                    for n in range(5, 1000):
-                        said.append(await performing.tell([number(n, "caller")]))
-                        await anyio.sleep(0.02)
-                        if not said[-1]:
-                            break
-                return []
-
-        async with world.hosting(Serving, crash=crash):
-            await settle(0.1)
-        assert said[0]
-        assert not said[-1]
 
     run_virtual(main)
 
