@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 from collections.abc import Generator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from t1actors.images.errors import BuildFailed
 from t1actors.images.steps import BuildNetwork
 from t1actors.images.store import ImageStore
 from tests.images.test_build import Builder
-from tests.sandbox.remote import PORT, THERE, remote_host, why_no_network
+from tests.sandbox.remote import PORT, THERE, remote_or_skipped
 
 pytestmark = pytest.mark.usefixtures("host_makes_sandboxes")
 FETCH = f"exec 3<>/dev/tcp/{THERE}/{PORT}; echo 'GET / HTTP/1.0' >&3; echo >&3; cat <&3 >/fetched"
@@ -25,13 +23,7 @@ WARNING = "the image was built with a network: building it again may give anothe
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
     """Another host answers at ``THERE``."""
-    if reason := why_no_network():
-        pytest.skip(f"network: {reason}")
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(remote_host(str(tmp_path_factory.mktemp("served"))))
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"network: {error.cmd}: {error.stderr.decode()}")
+    with remote_or_skipped(str(tmp_path_factory.mktemp("served"))):
         yield
 
 

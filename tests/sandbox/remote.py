@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
+
 HERE, THERE, PORT = "198.18.77.1", "198.18.77.2", 8000
 """This host's address of the pair, the other one's, and the port that it answers at."""
 DEVICE = "t1-tests"
@@ -30,6 +32,19 @@ def why_no_network() -> str:
     if missing:
         return f"needs {', '.join(missing)}: apt-get install slirp4netns iproute2 util-linux"
     return "" if os.path.exists("/dev/net/tun") else "needs /dev/net/tun"
+
+
+@contextlib.contextmanager
+def remote_or_skipped(folder: str) -> Iterator[None]:
+    """``remote_host``, or the tests that ask for it are skipped by name."""
+    if reason := why_no_network():
+        pytest.skip(f"network: {reason}")
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(remote_host(folder))
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"network: {' '.join(error.cmd)}: {error.stderr.decode()}")
+        yield
 
 
 @contextlib.contextmanager

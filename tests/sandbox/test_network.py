@@ -1,6 +1,5 @@
 """A sandbox with a network: what it reaches, what it never reaches, and what is left when any part of it dies."""
 
-import contextlib
 import os
 import select
 import shutil
@@ -13,7 +12,7 @@ import pytest
 from t1actors.sandbox.errors import SandboxDied, SandboxGone, SandboxRefused, SandboxUnavailable
 from t1actors.sandbox.interface import RunRequest, SandboxSpec
 from t1actors.sandbox.reaper import reap
-from tests.sandbox.remote import ASK, HERE, PORT, THERE, remote_host, server_at, why_no_network
+from tests.sandbox.remote import ASK, HERE, PORT, THERE, remote_or_skipped, server_at, why_no_network
 
 ANSWERS = "HTTP/1.0 "
 TOOL = "slirp4netns"
@@ -35,13 +34,7 @@ for number, place in ((socket.SO_BINDTODEVICE, b"tap0"), (socket.SO_DONTROUTE, 1
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory):
     """Another host answers at ``THERE``."""
-    if reason := why_no_network():
-        pytest.skip(f"network: {reason}")
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(remote_host(str(tmp_path_factory.mktemp("served"))))
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"network: {' '.join(error.cmd)}: {error.stderr.decode()}")
+    with remote_or_skipped(str(tmp_path_factory.mktemp("served"))):
         yield
 
 
